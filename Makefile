@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and pip: make demo, make test.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Tests run in two processes; each is told to use one thread, so that they do not fight.
+WORKERS ?= 2
+
+.PHONY: demo test check format docs constraints clean
+
+demo: $(VENV)/.demo ## make data, play the reference controllers, print the comparison
+	$(BIN)/moose demo
+
+test: $(VENV)/.dev ## the whole test suite
+	NPROC=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
+
+check: $(VENV)/.dev ## linter, formatter, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+
+format: $(VENV)/.dev ## let the tools mend what they can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+constraints: $(VENV)/.dev ## record the exact versions of this environment
+	$(PIP) list --format=freeze --exclude-editable | grep -vE '^(pip|setuptools|moose-rl|torch)==' > constraints.txt
+
+clean: ## forget the virtual environment and the caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; say which: make PYTHON=python3.13 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.python
+	$(PIP) install -q -c constraints.txt -e '.[plot]'
+	@touch $@
+
+# The oracle simulator declares a dependency on a package it only needs for a wrapper we do not use.
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.python
+	$(PIP) install -q -c constraints.txt -e '.[all,dev]'
+	$(PIP) install -q -c constraints.txt --no-deps industrial-benchmark-python
+	@touch $@ $(VENV)/.demo

@@ -1,0 +1,1 @@
+"""The algorithms; each file is one paper and nothing else."""

@@ -1,0 +1,391 @@
+"""MOOSE: model-based offline policy search with ensembles.
+
+Swazinna, Udluft, Runkler: Overcoming Model Bias for Robust Offline Deep Reinforcement Learning.
+
+An ensemble of dynamics models and a model of the data's support are learned from one fixed log.
+A deterministic policy is then searched by differentiating through imagined trajectories, paid for
+imagined reward and penalised for leaving the support:
+
+    L(θ) = −λ E[R] + (1 − λ) E[P]
+    E[R] = η min_k R_k + (1 − η) mean_k R_k,    R_k = Σ_t γᵗ r̃(s_t, a_t, s_{t+1}),  s_{t+1} = f_k(s_t, a_t)
+    E[P] = Σ_t ‖x_t − x̂_t‖² / D,               x = standardised (s, a)
+
+======  ====================  ===================================================
+symbol  name                  meaning
+======  ====================  ===================================================
+θ       actor                 parameters of the policy
+λ       return_weight         weight of the return; 1 is the unpenalised ablation
+η       pessimism             weight of the worst model
+γ       discount              discount factor
+K       dynamics.members      models
+N       start_states          start states of an update
+H       horizon               steps of an imagined trajectory
+r̃       —                     reward standardised by the data's mean and deviation
+D       —                     numbers in (s, a)
+======  ====================  ===================================================
+
+What the paper leaves open is a setting: whether sums over the horizon are means (``reduction``),
+which states trajectories start from (``starts``), whether the penalty's latent is a sample or the
+mean (``latent``), the weight of the KL term and what the support model sees (``support``).
+Termination is not modelled, as in the paper.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from pydantic import Field
+
+from moose.config import Settings, digest
+from moose.data.dataset import Dataset
+from moose.data.normalize import standardise
+from moose.data.split import split_episodes
+from moose.models.actor import Actor, choose_action, init_actor
+from moose.models.dynamics import (
+    DynamicsSettings,
+    Ensemble,
+    ReadyMember,
+    Scales,
+    fit_ensemble,
+    init_ensemble,
+    ready,
+)
+from moose.models.networks import Network
+from moose.models.rollout import Imagined, imagine, states_of
+from moose.models.supervised import TransitionTable, make_table, windows_of
+from moose.models.support import (
+    Autoencoder,
+    Support,
+    SupportScales,
+    SupportSettings,
+    fit_support,
+    frames_seen,
+    init_support,
+    num_latents,
+    reconstruction_error,
+    support_inputs,
+)
+from moose.progress import SILENT, Progress
+from moose.tasks.task import Task
+from moose.training import (
+    FORGETFUL,
+    Journal,
+    Metrics,
+    Observer,
+    Update,
+    init_optimiser,
+    key_numbers,
+    per_seed,
+    repeat_update,
+    split_keys,
+)
+from moose.types import Key
+
+
+class SearchSettings(Settings):
+    """How the policy is searched."""
+
+    hidden: tuple[int, ...] = (400, 300)
+    """Widths of the policy's hidden layers."""
+    updates: int = Field(default=1000, ge=1)
+    """Gradient steps."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """Plain gradient descent, or Adam."""
+    learning_rate: float = Field(default=1e-4, gt=0)
+    """Step size."""
+    return_weight: float = Field(default=0.01, ge=0, le=1)
+    """λ: weight of the return; the penalty has 1 − λ."""
+    pessimism: float = Field(default=0.5, ge=0, le=1)
+    """η: weight of the worst model in the return; the mean of all has 1 − η."""
+    start_states: int = Field(default=100, ge=1)
+    """N: start states of an update."""
+    starts: Literal["first", "early", "any"] = "any"
+    """Start states: an episode's first, one of its first ``history`` states, or any."""
+    horizon: int | None = Field(default=None, ge=1)
+    """H: steps of an imagined trajectory; the task's by default."""
+    discount: float | None = Field(default=None, gt=0, le=1)
+    """γ: the task's by default."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether return and penalty are divided by the horizon."""
+    latent: Literal["mean", "sample"] = "mean"
+    """z in the penalty: the encoder's mean, or one reparameterised sample."""
+    checks: int = Field(default=100, ge=1)
+    """How often, evenly spread, the state is kept and the policy shown to an observer."""
+    gradient_limit: float = Field(default=1e8, gt=0)
+    """A gradient norm beyond this stops the run."""
+    is_rematerialised: bool = False
+    """Trade time for memory in the backward pass."""
+
+
+class Config(Settings):
+    """All settings of MOOSE."""
+
+    held_out: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the episodes kept from training, to measure models on."""
+    split_seed: int = Field(default=0, ge=0)
+    """Seed of that split: the same for all training seeds."""
+    dynamics: DynamicsSettings = DynamicsSettings()
+    support: SupportSettings = SupportSettings()
+    search: SearchSettings = SearchSettings()
+
+
+class Fitted(NamedTuple):
+    """What a fit leaves behind; with several seeds, a leading axis on networks."""
+
+    actor: Actor
+    ensemble: Ensemble
+    support: Support
+
+
+class Knowledge(NamedTuple):
+    """What one seed has learned about the plant, ready for rollouts, and its key."""
+
+    members: ReadyMember
+    autoencoder: Autoencoder
+    key: Key
+
+
+class Given(NamedTuple):
+    """What all seeds have in common: the data, its scales, and where trajectories may start."""
+
+    table: TransitionTable
+    scales: Scales
+    support_scales: SupportScales
+    starts: jax.Array
+    """Transitions whose states a trajectory may start from."""
+
+
+class State(NamedTuple):
+    """What an update changes."""
+
+    actor: Actor
+    optimiser: optax.OptState
+
+
+def fit(
+    dataset: Dataset,
+    task: Task,
+    config: Config,
+    key: Key,
+    *,
+    progress: Progress = SILENT,
+    journal: Journal = FORGETFUL,
+    observe: Observer[Actor] | None = None,
+) -> Fitted:
+    """Learn models and support from a log, then search a policy.
+
+    Args:
+        dataset: The log.
+        task: What is known about the plant.
+        config: All settings.
+        key: One key, or one for each of several seeds.
+        progress: Whom to tell.
+        journal: Where checkpoints, metrics and shared results go.
+        observe: Called with the number of updates done and the policy; cannot change it.
+
+    Returns:
+        The policy and the models behind it.
+    """
+    task.require(dataset)
+    train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
+    training = dataset.select_episodes(train)
+    models_key, support_key, search_key = split_keys(key, 3)
+    ensemble = journal.once(
+        "models",
+        digest(training.fingerprint, task.name, config.dynamics, key_numbers(models_key)),
+        init_ensemble(training, task, config.dynamics, models_key),
+        lambda: fit_ensemble(
+            training, task, config.dynamics, models_key, progress=progress, journal=journal
+        ),
+    )
+    support = journal.once(
+        "support",
+        digest(training.fingerprint, task.name, config.support, key_numbers(support_key)),
+        init_support(training, task, config.support, support_key),
+        lambda: fit_support(
+            training, task, config.support, support_key, progress=progress, journal=journal
+        ),
+    )
+    actor = search_policy(
+        training,
+        task,
+        config,
+        ensemble,
+        support,
+        search_key,
+        progress=progress,
+        journal=journal,
+        observe=observe,
+    )
+    return Fitted(actor, ensemble, support)
+
+
+def search_policy(
+    training: Dataset,
+    task: Task,
+    config: Config,
+    ensemble: Ensemble,
+    support: Support,
+    key: Key,
+    *,
+    progress: Progress = SILENT,
+    journal: Journal = FORGETFUL,
+    observe: Observer[Actor] | None = None,
+) -> Actor:
+    """Search a policy by gradient descent through imagined trajectories; see :func:`fit`."""
+    search, is_seeded = config.search, bool(key.ndim)
+    init_key, update_key = split_keys(key, 2)
+    actor = per_seed(
+        lambda one: init_actor(task, ensemble.scales.frame, search.hidden, one), init_key
+    )
+    make = {"sgd": optax.sgd, "adam": optax.adam}[search.optimiser]
+    optimiser = make(search.learning_rate)
+    members = jax.vmap(ready)(ensemble.members) if is_seeded else ready(ensemble.members)
+    state = repeat_update(
+        "policy",
+        make_update(task, config, optimiser),
+        State(actor, init_optimiser(optimiser, actor.network, is_seeded=is_seeded)),
+        Knowledge(members, support.autoencoder, update_key),
+        Given(
+            make_table(training),
+            ensemble.scales,
+            support.scales,
+            start_transitions(training, task, search.starts),
+        ),
+        total=search.updates,
+        chunk=max(1, search.updates // search.checks),
+        is_seeded=is_seeded,
+        limits={"gradient_norm": search.gradient_limit},
+        progress=progress,
+        journal=journal,
+        observe=None if observe is None else lambda step, state: observe(step, state.actor),
+    )
+    return state.actor
+
+
+def make_update(
+    task: Task, config: Config, optimiser: optax.GradientTransformation
+) -> Update[State, Knowledge, Given]:
+    """One step of gradient descent on the policy's loss."""
+
+    def update(
+        state: State, knowledge: Knowledge, given: Given, step: jax.Array
+    ) -> tuple[State, Metrics]:
+        start_key, latent_key = jax.random.split(jax.random.fold_in(knowledge.key, step))
+        starts = draw_starts(given, task, config.search.start_states, start_key)
+
+        def loss(network: Network) -> tuple[jax.Array, Metrics]:
+            actor = state.actor._replace(network=network)
+            return policy_loss(actor, knowledge, given, task, config, starts, latent_key)
+
+        gradients, metrics = jax.grad(loss, has_aux=True)(state.actor.network)
+        changes, optimiser_state = optimiser.update(gradients, state.optimiser)
+        network = optax.apply_updates(state.actor.network, changes)
+        norm = optax.tree.norm(gradients)
+        return (
+            State(state.actor._replace(network=network), optimiser_state),
+            {**metrics, "gradient_norm": norm},
+        )
+
+    return update
+
+
+def policy_loss(
+    actor: Actor,
+    knowledge: Knowledge,
+    given: Given,
+    task: Task,
+    config: Config,
+    starts: jax.Array,
+    key: Key,
+) -> tuple[jax.Array, Metrics]:
+    """L(θ) = −λ E[R] + (1 − λ) E[P], and its parts as metrics."""
+    search = config.search
+    horizon = search.horizon or task.horizon
+    discount = search.discount or task.discount
+    scale = 1.0 / horizon if search.reduction == "mean" else 1.0
+    imagined = imagine(
+        lambda window: choose_action(actor, task, window),
+        knowledge.members,
+        given.scales,
+        task,
+        starts,
+        horizon,
+        is_rematerialised=search.is_rematerialised,
+    )
+    rewards = standardise(imagined.rewards, given.scales.reward)
+    returns = scale * discounted_return(rewards, discount)
+    penalty = scale * expected_penalty(
+        support_penalties(imagined, knowledge.autoencoder, given.support_scales, task, config, key)
+    )
+    weight = search.return_weight
+    loss = -weight * expected_return(returns, search.pessimism) + (1.0 - weight) * penalty
+    raw_returns = discounted_return(imagined.rewards, discount)
+    return loss, {
+        "loss": loss,
+        "imagined_return": jnp.mean(raw_returns),
+        "model_spread": jnp.mean(jnp.std(raw_returns, axis=0)),
+        "penalty": penalty,
+    }
+
+
+def discounted_return(rewards: jax.Array, discount: float) -> jax.Array:
+    """R_k = Σ_t γᵗ r_t for rewards [H, K, N]: [K, N]."""
+    weights = discount ** jnp.arange(len(rewards), dtype=rewards.dtype)
+    return jnp.tensordot(weights, rewards, axes=1)
+
+
+def expected_return(returns: jax.Array, pessimism: float) -> jax.Array:
+    """E[R] = η min_k R_k + (1 − η) mean_k R_k per start state, then its mean; returns [K, N]."""
+    worst, mean = jnp.min(returns, axis=0), jnp.mean(returns, axis=0)
+    return jnp.mean(pessimism * worst + (1.0 - pessimism) * mean)
+
+
+def expected_penalty(penalties: jax.Array) -> jax.Array:
+    """E[P] = Σ_t P_t, mean over models and start states; penalties [H, K, N]."""
+    return jnp.sum(jnp.mean(penalties, axis=(1, 2)))
+
+
+def support_penalties(
+    imagined: Imagined,
+    autoencoder: Autoencoder,
+    scales: SupportScales,
+    task: Task,
+    config: Config,
+    key: Key,
+) -> jax.Array:
+    """‖x_t − x̂_t‖² / D of every imagined (state, action): [H, K, N].
+
+    One time step after the other, each a batch of K·N pairs: large enough for the processor's
+    peak, small enough for its cache.
+    """
+    states = states_of(imagined, frames_seen(task, config.support))
+    pair_of = jax.vmap(jax.vmap(support_inputs, (None, 0, 0)), (None, 0, 0))
+
+    def penalties_at(step: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        time, windows, actions = step
+        pairs = pair_of(scales, windows, actions)
+        noise = None
+        if config.search.latent == "sample":
+            shape = (*pairs.shape[:-1], num_latents(task, config.support))
+            noise = jax.random.normal(jax.random.fold_in(key, time), shape, pairs.dtype)
+        return reconstruction_error(autoencoder, pairs, noise)
+
+    return jax.lax.map(penalties_at, (jnp.arange(len(states)), states, imagined.actions))
+
+
+def draw_starts(given: Given, task: Task, count: int, key: Key) -> jax.Array:
+    """Raw history windows [N, F, n] of states drawn from the allowed ones."""
+    chosen = jax.random.choice(key, given.starts, (count,))
+    return windows_of(given.table, chosen, task.history)
+
+
+def start_transitions(training: Dataset, task: Task, rule: str) -> jax.Array:
+    """Transitions whose states a trajectory may start from, by the rule's name."""
+    age = training.observation_rows - training.first_rows
+    oldest = {"first": 0, "early": task.history - 1, "any": age.max()}[rule]
+    return jnp.asarray(np.flatnonzero(age <= oldest), dtype=jnp.int32)

@@ -1,0 +1,151 @@
+"""``moose data``: make, list and look at data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
+from moose.errors import StorageError
+
+app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
+    """List the benchmark data sets and whether they are in the cache.
+
+    Examples:
+
+    - `moose data list`
+
+    - `moose data list --json`
+    """
+    from moose.envs import recipes
+
+    rows: list[dict[str, Any]] = []
+    for name in recipes.dataset_names():
+        recipe = recipes.recipe_of(name)
+        path = recipes.cached_path(recipe, cache)
+        rows.append(
+            {
+                "name": name,
+                "behaviour": recipe.behaviour,
+                "epsilon": recipe.epsilon,
+                "expected_return": recipes.expected_return(recipe),
+                "is_cached": path.exists(),
+                "path": str(path),
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, header_style="bold")
+    table.add_column("name")
+    table.add_column("behaviour's return", justify="right")
+    table.add_column("in cache")
+    for row in rows:
+        is_cached = "yes" if row["is_cached"] else "no"
+        table.add_row(row["name"], f"{row['expected_return']:.1f}", is_cached)
+    Console().print(table)
+
+
+@app.command("make")
+def make_command(
+    name: Annotated[str, typer.Argument(help="A name from 'moose data list'.")],
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    episodes: Annotated[int, typer.Option(help="How many episodes.")] = 100,
+    steps: Annotated[int, typer.Option(help="Steps of each episode.")] = 1000,
+    setpoint: Annotated[float, typer.Option(help="The plant's setpoint, 0 to 100.")] = 70.0,
+    out: Annotated[Path | None, typer.Option(help="Folder to write (default: the cache).")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the data set that is in the folder.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    cache: Cache = None,
+) -> None:
+    """Make a benchmark data set from its seed; the same seed gives the same bits.
+
+    Examples:
+
+    - `moose data make ib/bad-0.2`
+
+    - `moose data make ib/global-1.0 --seed 3 --episodes 20 --out data/small`
+    """
+    from moose.envs import recipes
+
+    recipe = recipes.recipe_of(name, seed=seed, episodes=episodes, steps=steps, setpoint=setpoint)
+    if out is not None and out.exists() and not overwrite:
+        raise StorageError(
+            "There is something in this place already.",
+            where=str(out),
+            advice="choose another folder, or replace the data set in it with --overwrite",
+        )
+    from moose.data.files import save_dataset
+    from moose.envs import catalog
+
+    progress = progress_for(quiet)
+    if out is None:
+        dataset = catalog.cached_dataset(recipe, cache=cache, progress=progress)
+        path = recipes.cached_path(recipe, cache)
+    else:
+        dataset = catalog.make_dataset(recipe, progress=progress)
+        save_dataset(dataset, out, overwrite=overwrite)
+        path = out
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "path": str(path),
+                "episodes": dataset.num_episodes,
+                "transitions": dataset.num_transitions,
+                "fingerprint": dataset.fingerprint,
+            }
+        )
+    else:
+        typer.echo(
+            f"{name}: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
+            f"\nfolder:      {path}\nfingerprint: {dataset.fingerprint}"
+        )
+
+
+@app.command("show")
+def show_command(
+    source: Annotated[str, typer.Argument(help="A folder, or a name from 'moose data list'.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a picture here (.png, .svg or .pdf).")
+    ] = None,
+    discount: Annotated[float, typer.Option(help="Discount of the returns.", min=0, max=1)] = 0.97,
+    steps: Annotated[int, typer.Option(help="Steps that count into a return.", min=1)] = 100,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    cache: Cache = None,
+) -> None:
+    """Summarise a data set: columns, ranges, episodes, return of the batch.
+
+    Examples:
+
+    - `moose data show ib/bad-0.2`
+
+    - `moose data show data/small --plot small.png`
+    """
+    from moose.envs.catalog import find_dataset
+    from moose.experiments import figures, summary
+
+    if plot is not None:
+        figures.picture_format(plot)  # complains before the work, not after it
+    dataset = find_dataset(source, cache=cache, progress=progress_for(quiet))
+    content = summary.summarise(dataset, discount=discount, steps=steps)
+    if plot is not None:
+        figures.draw_dataset(dataset, plot, discount=discount, steps=steps)
+    if as_json:
+        print_json(content)
+        return
+    Console(soft_wrap=True).print(summary.render(content))
+    if plot is not None:
+        typer.echo(f"\npicture: {plot}")

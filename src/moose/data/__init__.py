@@ -1,0 +1,1 @@
+"""From logs to a :class:`~moose.data.dataset.Dataset`, its parts and its files."""

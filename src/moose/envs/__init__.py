@@ -1,0 +1,1 @@
+"""True plants and the policies that collect data from them; never used for training."""

@@ -1,0 +1,1 @@
+"""What people run and look at: summaries, pictures, the demonstration."""

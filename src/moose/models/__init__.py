@@ -1,0 +1,1 @@
+"""Networks, dynamics ensembles, support models and imagined rollouts."""

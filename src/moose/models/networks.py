@@ -1,0 +1,95 @@
+"""Small networks as plain pytrees and pure functions.
+
+A network is a tuple of layers. Weight-normalised layers are turned into plain ones once per use
+(:func:`plain`), so that a rollout of a hundred steps does not normalise a hundred times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moose.types import Key
+
+
+class Dense(NamedTuple):
+    """An affine layer."""
+
+    weight: jax.Array
+    """[inputs, outputs]"""
+    bias: jax.Array
+    """[outputs]"""
+
+
+class NormedDense(NamedTuple):
+    """An affine layer whose weight is ``gain · direction / ‖direction‖`` per output."""
+
+    direction: jax.Array
+    """[inputs, outputs]"""
+    gain: jax.Array
+    """[outputs]"""
+    bias: jax.Array
+    """[outputs]"""
+
+
+Network = tuple[Dense, ...]
+NormedNetwork = tuple[NormedDense, ...]
+
+
+def init_network(key: Key, sizes: Sequence[int]) -> Network:
+    """Layers of the given sizes, uniform in ±1/√inputs.
+
+    Args:
+        key: Random key.
+        sizes: Inputs, hidden widths, outputs.
+
+    Returns:
+        The layers.
+    """
+    keys = jax.random.split(key, len(sizes) - 1)
+    return tuple(
+        _init_dense(layer_key, inputs, outputs)
+        for layer_key, inputs, outputs in zip(keys, sizes[:-1], sizes[1:], strict=True)
+    )
+
+
+def init_normed_network(key: Key, sizes: Sequence[int]) -> NormedNetwork:
+    """The same, weight-normalised; at the start it computes what the plain one would."""
+    return tuple(
+        NormedDense(weight, jnp.linalg.norm(weight, axis=0), bias)
+        for weight, bias in init_network(key, sizes)
+    )
+
+
+def plain(network: NormedNetwork) -> Network:
+    """The plain layers that a weight-normalised network stands for."""
+    return tuple(
+        Dense(direction * (gain / jnp.linalg.norm(direction, axis=0))[None, :], bias)
+        for direction, gain, bias in network
+    )
+
+
+def apply_network(network: Network, inputs: jax.Array) -> jax.Array:
+    """Hidden layers with ReLU, a linear last layer; any leading axes."""
+    *hidden, last = network
+    for layer in hidden:
+        inputs = jax.nn.relu(apply_dense(layer, inputs))
+    return apply_dense(last, inputs)
+
+
+def apply_dense(layer: Dense, inputs: jax.Array) -> jax.Array:
+    """``inputs @ weight + bias`` with any leading axes."""
+    outputs = inputs @ layer.weight
+    return outputs + jnp.broadcast_to(layer.bias, outputs.shape)
+
+
+def _init_dense(key: Key, inputs: int, outputs: int) -> Dense:
+    weight_key, bias_key = jax.random.split(key)
+    bound = inputs**-0.5
+    return Dense(
+        jax.random.uniform(weight_key, (inputs, outputs), minval=-bound, maxval=bound),
+        jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound),
+    )

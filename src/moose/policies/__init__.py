@@ -1,0 +1,1 @@
+"""Policies as people use them: raw history in, raw action out."""

@@ -1,0 +1,1 @@
+"""What is known about a plant before learning: columns, bounds, history, reward, physics."""

@@ -1,0 +1,178 @@
+"""The host loop that every fit shares: compiled chunks, and between them reports and checkpoints.
+
+A fit is a pure ``update(state, step) -> (state, metrics)`` repeated a known number of times. It is
+compiled as a chunk (a ``scan`` over steps, with the state donated); between two chunks this loop
+reports progress, keeps the state in a :class:`Journal` and stops when a number is no longer finite.
+Randomness comes from the step's number, so a resumed fit repeats the stream of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from moose.errors import RunError
+from moose.progress import SILENT, Progress
+from moose.types import Key, Params
+
+State = TypeVar("State")
+Own = TypeVar("Own")
+Shared = TypeVar("Shared")
+Metrics = Mapping[str, jax.Array]
+Update = Callable[[State, Own, Shared, jax.Array], tuple[State, Metrics]]
+"""``update(state, own, shared, step) -> (state, metrics)``: pure. ``own`` is what one seed has for
+itself and does not change, its key among it (fold the step in); ``shared`` is what all seeds have
+in common, such as the data."""
+
+Observer = Callable[[int, State], None]
+"""``observe(step, state)``: looks at the state after ``step`` steps."""
+
+
+class Journal(Protocol):
+    """Where a run keeps what it must not lose."""
+
+    def restore(self, stage: str, like: State) -> tuple[State, int]:
+        """The newest kept state of a stage and its step, or ``(like, 0)``."""
+
+    def keep(self, stage: str, step: int, state: object) -> None:
+        """Keep the state after ``step`` steps; it survives the process."""
+
+    def record(self, stage: str, step: int, metrics: Mapping[str, np.ndarray]) -> None:
+        """Append the metrics of the steps from ``step`` on."""
+
+    def once(self, name: str, digest: str, like: State, make: Callable[[], State]) -> State:
+        """The result stored under this digest, or the one that ``make`` gives, stored from now."""
+
+
+class _Forgetful:
+    def restore(self, stage: str, like: State) -> tuple[State, int]:
+        return like, 0
+
+    def keep(self, stage: str, step: int, state: object) -> None:
+        pass
+
+    def record(self, stage: str, step: int, metrics: Mapping[str, np.ndarray]) -> None:
+        pass
+
+    def once(self, name: str, digest: str, like: State, make: Callable[[], State]) -> State:
+        return make()
+
+
+FORGETFUL: Journal = _Forgetful()
+"""Keeps nothing: the default in the library."""
+
+
+def repeat_update(
+    stage: str,
+    update: Update[State, Own, Shared],
+    state: State,
+    own: Own,
+    shared: Shared,
+    *,
+    total: int,
+    chunk: int,
+    is_seeded: bool = False,
+    limits: Mapping[str, float] | None = None,
+    progress: Progress = SILENT,
+    journal: Journal = FORGETFUL,
+    observe: Observer[State] | None = None,
+) -> State:
+    """Apply ``update`` for the steps 0 … ``total`` − 1.
+
+    Args:
+        stage: Name of the stage in progress, metrics and checkpoints.
+        update: The pure update of one seed.
+        state: The state before step 0.
+        own: What belongs to the seed and does not change.
+        shared: What is the same for all seeds and steps.
+        total: Number of steps.
+        chunk: Steps compiled into one program, and between two checkpoints.
+        is_seeded: ``state`` and ``own`` have a leading axis of seeds, trained as one program.
+        limits: Metrics that stop the fit when they grow beyond a value.
+        progress: Whom to tell.
+        journal: Where checkpoints and metrics go.
+        observe: Called before the first and after every chunk; cannot change anything.
+
+    Returns:
+        The state after the last step.
+
+    Raises:
+        RunError: When a metric is not finite or beyond its limit; the last checkpoint is the one
+            before.
+    """
+    update_all = jax.vmap(update, in_axes=(0, 0, None, None)) if is_seeded else update
+
+    def run_steps(state: State, own: Own, shared: Shared, steps: jax.Array) -> tuple[State, Metrics]:
+        return jax.lax.scan(lambda s, step: update_all(s, own, shared, step), state, steps)
+
+    run_chunk = jax.jit(run_steps, donate_argnums=0)
+    state, done = journal.restore(stage, state)
+    # Donation hands the buffers over; the caller's copy must stay usable.
+    state = jax.tree.map(jnp.array, state)
+    with progress.stage(stage, total, done) as bar:
+        if observe is not None and done == 0:
+            observe(0, state)
+        while done < total:
+            steps = jnp.arange(done, min(done + chunk, total))
+            state, device_metrics = run_chunk(state, own, shared, steps)
+            metrics = {name: np.asarray(values) for name, values in device_metrics.items()}
+            _require_sane(stage, done, metrics, limits or {})
+            journal.record(stage, done, metrics)
+            done += len(steps)
+            if observe is not None:
+                observe(done, state)
+            journal.keep(stage, done, state)
+            bar.advance(len(steps), {name: float(v[-1].mean()) for name, v in metrics.items()})
+    return state
+
+
+def per_seed(make: Callable[[Key], State], key: Key) -> State:
+    """``make(key)``, or the results for several keys stacked along a first axis."""
+    return jax.vmap(make)(key) if key.ndim else make(key)
+
+
+def init_optimiser(
+    optimiser: optax.GradientTransformation, params: Params, *, is_seeded: bool
+) -> optax.OptState:
+    """The optimiser's first state, one for each seed where there are several."""
+    return jax.vmap(optimiser.init)(params) if is_seeded else optimiser.init(params)
+
+
+def key_numbers(key: Key) -> list[int]:
+    """The numbers behind a key, for digests."""
+    return [int(number) for number in np.asarray(jax.random.key_data(key)).reshape(-1)]
+
+
+def split_keys(key: Key, count: int) -> tuple[Key, ...]:
+    """Split one key, or each of several, into ``count`` keys of the same shape."""
+    split = jax.vmap(lambda k: jax.random.split(k, count))(key) if key.ndim else None
+    parts = jax.random.split(key, count) if split is None else jnp.moveaxis(split, 1, 0)
+    return tuple(parts)
+
+
+def _require_sane(
+    stage: str, first: int, metrics: Mapping[str, np.ndarray], limits: Mapping[str, float]
+) -> None:
+    """Raise a :class:`RunError` that names the metrics that went wrong, and the step."""
+    # [metrics, steps]: the worst over seeds of each.
+    rows = {name: np.abs(v).reshape(len(v), -1).max(axis=1) for name, v in metrics.items()}
+    wrong = {
+        name: ~np.isfinite(row) | (row > limits.get(name, math.inf)) for name, row in rows.items()
+    }
+    if not any(bad.any() for bad in wrong.values()):
+        return
+    step = min(int(np.argmax(bad)) for bad in wrong.values() if bad.any())
+    culprits = [name for name, bad in wrong.items() if bad[step]]
+    values = ", ".join(f"{name} {row[step]:.4g}" for name, row in rows.items())
+    raise RunError(
+        f"Training went astray: {', '.join(culprits)} not finite or beyond its limit.",
+        where=f"stage '{stage}', step {first + step} ({values})",
+        advice="lower the learning rate, shorten the horizon or check the data's ranges; "
+        "the last checkpoint is from before this step",
+    )
