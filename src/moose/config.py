@@ -208,6 +208,13 @@ class _StrictLoader(yaml.SafeLoader):
 class _StrictDumper(yaml.SafeDumper):
     """Quotes exactly those texts that :class:`_StrictLoader` would take for something else."""
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Unicode's own line breaks survive as escapes only.
+        style = '"' if any(mark in text for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_StrictDumper.add_representer(str, _StrictDumper.represent_text)
 
 # The scalars of the YAML 1.2 core schema: 1e-4 is a number; no, 1:30 and 2026-01-01 are texts.
 _SCALARS = {

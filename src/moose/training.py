@@ -108,7 +108,9 @@ def repeat_update(
     """
     update_all = jax.vmap(update, in_axes=(0, 0, None, None)) if is_seeded else update
 
-    def run_steps(state: State, own: Own, shared: Shared, steps: jax.Array) -> tuple[State, Metrics]:
+    def run_steps(
+        state: State, own: Own, shared: Shared, steps: jax.Array
+    ) -> tuple[State, Metrics]:
         return jax.lax.scan(lambda s, step: update_all(s, own, shared, step), state, steps)
 
     run_chunk = jax.jit(run_steps, donate_argnums=0)

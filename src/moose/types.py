@@ -56,11 +56,23 @@ class Plant:
     reward: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
+Carry = Any
+"""What a dynamics model remembers between two steps: a pytree of arrays."""
+
+
 class DynamicsModel(Protocol):
-    """A learned model of a plant is a carry: rollouts know only these two functions."""
+    """A learned model of a plant is a carry: rollouts know only these functions.
 
-    def start(self, window: jax.Array) -> Any:
-        """The carry after having seen ``window [F, n]`` (raw units)."""
+    Everything is raw units. ``member`` holds the parameters of one member of an ensemble.
+    """
 
-    def step(self, params: Params, carry: Any, action: jax.Array) -> tuple[Any, jax.Array]:
-        """One imagined step: the next carry and the next frame ``[n]`` (raw units)."""
+    def start(self, window: jax.Array) -> Carry:
+        """The carry after having seen ``window [F, n]``."""
+
+    def step(self, member: Params, carry: Carry, action: jax.Array) -> tuple[Carry, jax.Array]:
+        """One imagined step: the next carry and the next frame ``[n]``."""
+
+    def reward(
+        self, member: Params, window: jax.Array, action: jax.Array, frame: jax.Array
+    ) -> jax.Array:
+        """The reward of ``action [d]`` in the state ``window [F, n]`` that led to ``frame [n]``."""

@@ -235,6 +235,34 @@ def test_extreme_actions_agree_with_the_original(monkeypatch, setpoint, is_drift
         assert column(theirs, "hg").max() == column(theirs, "hv").max() == 5.0
 
 
+# The plant with its own draws
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0.0, 0.0, -64.9), (1.0, 1.0, -326.8), (-1.0, 1.0, -71.6)],
+    ids=["hold", "bad", "random"],
+)
+def test_mean_returns_are_the_known_ones(low, high, expected):
+    """Discounted by 0.97 over 100 steps, times 1/100: from thousands of episodes of the original."""
+
+    def discounted_return(key):
+        def advance(state, step_key):
+            noise_key, action_key = jax.random.split(step_key)
+            action = jax.random.uniform(action_key, (3,), minval=low, maxval=high)
+            state = plant.step(state, action, plant.draw_noise(noise_key))
+            return state, plant.reward(plant.observe(state))
+
+        reset_key, steps_key = jax.random.split(key)
+        start = plant.reset(70.0, plant.draw_noise(reset_key))
+        rewards = jax.lax.scan(advance, start, jax.random.split(steps_key, 100))[1]
+        return jnp.sum(rewards * 0.97 ** jnp.arange(100.0)) * plant.REWARD_SCALE
+
+    returns = jax.jit(jax.vmap(discounted_return))(jax.random.split(jax.random.key(0), 4000))
+    standard_error = float(returns.std()) / np.sqrt(len(returns))
+    assert float(returns.mean()) == pytest.approx(expected, abs=0.15 + 4 * standard_error)
+
+
 # The equations at known points
 
 
@@ -288,8 +316,8 @@ def test_steer_is_what_a_step_does_and_has_gradients():
 
 
 def test_a_still_plant_keeps_its_setpoint_and_a_drifting_one_does_not():
-    still = simulate(jax.random.key(3), 200, is_drifting=False)
-    drifting = simulate(jax.random.key(3), 200, is_drifting=True)
+    still = frames_of(70.0, False, *prepared_inputs(3, 100))
+    drifting = frames_of(70.0, True, *prepared_inputs(3, 100))
     assert set(np.asarray(still[:, 0])) == {70.0}
     assert np.ptp(drifting[:, 0]) > 5.0
 
@@ -297,27 +325,31 @@ def test_a_still_plant_keeps_its_setpoint_and_a_drifting_one_does_not():
 # Promises of the implementation
 
 
-@functools.partial(jax.jit, static_argnames=("num_steps", "dtype"))
-def simulate(key, num_steps, *, is_drifting=True, dtype=jnp.float32):
-    """Frames of a plant under random actions, from one key, with draws in single precision."""
-    reset_key, action_key, noise_key = jax.random.split(key, 3)
-    actions = jax.random.uniform(action_key, (num_steps, 3), jnp.float32, -1.0, 1.0).astype(dtype)
-    noises = jax.vmap(plant.draw_noise)(jax.random.split(noise_key, num_steps))
-    noises = jax.tree.map(lambda x: x.astype(dtype), noises)
-    first = jax.tree.map(lambda x: x.astype(dtype), plant.draw_noise(reset_key))
-    start = plant.reset(70.0, first, is_drifting=is_drifting)
+@jax.jit
+def frames_of(setpoint, is_drifting, noises, actions):
+    """Frames of one plant whose first draws reset it."""
+    first, later = jax.tree.map(lambda x: x[0], noises), jax.tree.map(lambda x: x[1:], noises)
 
     def advance(state, inputs):
         state = plant.step(state, *inputs)
         return state, plant.observe(state)
 
-    return jax.lax.scan(advance, start, (actions, noises))[1]
+    start = plant.reset(setpoint, first, is_drifting=is_drifting)
+    return jax.lax.scan(advance, start, (actions, later))[1]
+
+
+def prepared_inputs(seed, num_steps, dtype=np.float32):
+    """Draws and random actions for :func:`frames_of`, rounded to single precision."""
+    draws = plant.Noise(**prepared_draws(seed, num_steps))
+    actions = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_steps, 3))
+    return jax.tree.map(lambda x: np.float32(x).astype(dtype), (draws, actions))
 
 
 def test_a_batch_is_a_loop():
-    keys = jax.random.split(jax.random.key(0), 5)
-    together = jax.jit(jax.vmap(lambda key: simulate(key, 100)))(keys)
-    alone = jnp.stack([simulate(key, 100) for key in keys])
+    inputs = [prepared_inputs(seed, 100) for seed in range(5)]
+    alone = np.stack([frames_of(70.0, True, *one) for one in inputs])
+    batch = jax.tree.map(lambda *x: np.stack(x), *inputs)
+    together = jax.jit(jax.vmap(lambda one: frames_of(70.0, True, *one)))(batch)
     np.testing.assert_allclose(together, alone, rtol=2e-5, atol=2e-5)
 
 
@@ -333,11 +365,11 @@ def test_compiled_is_interpreted():
 
 
 def test_single_precision_is_close_to_double():
-    with jax.enable_x64(True):
-        keys = jax.random.split(jax.random.key(5), 20)
-        single = jax.jit(jax.vmap(lambda key: simulate(key, 100)))(keys)
-        double = jax.jit(jax.vmap(lambda key: simulate(key, 100, dtype=jnp.float64)))(keys)
-        assert (single.dtype, double.dtype) == (jnp.float32, jnp.float64)
+    for seed in range(20):
+        single = frames_of(70.0, True, *prepared_inputs(seed, 100))
+        with jax.enable_x64(True):
+            double = frames_of(70.0, True, *prepared_inputs(seed, 100, np.float64))
+        assert (single.dtype, double.dtype) == (np.float32, np.float64)
         np.testing.assert_allclose(np.asarray(single, float), double, rtol=1e-3, atol=1e-3)
 
 
@@ -363,19 +395,6 @@ def test_types_do_not_change_from_step_to_step(is_double_allowed):
             assert jax.tree.map(lambda x: (x.dtype, x.weak_type), start) == jax.tree.map(
                 lambda x: (x.dtype, x.weak_type), after
             )
-
-
-@jax.jit
-def frames_of(setpoint, is_drifting, noises, actions):
-    """Frames of one plant whose first draws reset it."""
-    first, later = jax.tree.map(lambda x: x[0], noises), jax.tree.map(lambda x: x[1:], noises)
-
-    def advance(state, inputs):
-        state = plant.step(state, *inputs)
-        return state, plant.observe(state)
-
-    start = plant.reset(setpoint, first, is_drifting=is_drifting)
-    return jax.lax.scan(advance, start, (actions, later))[1]
 
 
 def assert_within_bounds(frames):

@@ -7,8 +7,8 @@ A deterministic policy is then searched by differentiating through imagined traj
 imagined reward and penalised for leaving the support:
 
     L(θ) = −λ E[R] + (1 − λ) E[P]
-    E[R] = η min_k R_k + (1 − η) mean_k R_k,    R_k = Σ_t γᵗ r̃(s_t, a_t, s_{t+1}),  s_{t+1} = f_k(s_t, a_t)
-    E[P] = Σ_t ‖x_t − x̂_t‖² / D,               x = standardised (s, a)
+    E[R] = η min_k R_k + (1 − η) mean_k R_k,     R_k = Σ_t γᵗ r̃(s_t, a_t, f_k(s_t, a_t))
+    E[P] = Σ_t ‖x_t − x̂_t‖² / D,                x = standardised (s, a)
 
 ======  ====================  ===================================================
 symbol  name                  meaning
@@ -32,7 +32,9 @@ Termination is not modelled, as in the paper.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +52,7 @@ from moose.models.dynamics import (
     Ensemble,
     ReadyMember,
     Scales,
+    StackedModel,
     fit_ensemble,
     init_ensemble,
     ready,
@@ -131,6 +134,30 @@ class Config(Settings):
     dynamics: DynamicsSettings = DynamicsSettings()
     support: SupportSettings = SupportSettings()
     search: SearchSettings = SearchSettings()
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        # The paper's figures for the Industrial Benchmark: the defaults above.
+        "paper": {},
+        # The paper's figures for MuJoCo.
+        "paper-mujoco": {
+            "search": {"optimiser": "adam", "learning_rate": 1e-5, "updates": 5000},
+        },
+        # Small networks and short fits: for the demo, tests and a first look at one's own data.
+        "quick": {
+            "dynamics": {"hidden": [64, 64], "epochs": 10, "learning_rate": 1e-3},
+            "support": {"width": 128, "epochs": 10, "learning_rate": 1e-3},
+            "search": {
+                "hidden": [64, 64],
+                "updates": 200,
+                "start_states": 50,
+                "optimiser": "adam",
+                "learning_rate": 1e-3,
+            },
+        },
+    }
+)
 
 
 class Fitted(NamedTuple):
@@ -310,9 +337,8 @@ def policy_loss(
     scale = 1.0 / horizon if search.reduction == "mean" else 1.0
     imagined = imagine(
         lambda window: choose_action(actor, task, window),
+        StackedModel(task, given.scales),
         knowledge.members,
-        given.scales,
-        task,
         starts,
         horizon,
         is_rematerialised=search.is_rematerialised,
@@ -375,7 +401,10 @@ def support_penalties(
             noise = jax.random.normal(jax.random.fold_in(key, time), shape, pairs.dtype)
         return reconstruction_error(autoencoder, pairs, noise)
 
-    return jax.lax.map(penalties_at, (jnp.arange(len(states)), states, imagined.actions))
+    penalties: jax.Array = jax.lax.map(
+        penalties_at, (jnp.arange(len(states)), states, imagined.actions)
+    )
+    return penalties
 
 
 def draw_starts(given: Given, task: Task, count: int, key: Key) -> jax.Array:

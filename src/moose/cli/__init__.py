@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moose.cli import data, demo
+from moose.cli import data, demo, train
 from moose.cli.options import DEBUG
 from moose.errors import UserError
 from moose.version import __version__
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo_command)
+app.command("train")(train.train_command)
 app.add_typer(data.app, name="data")
 
 
@@ -56,7 +57,7 @@ def main() -> None:
     """Run the command line; user errors exit with 2, an interruption with 130."""
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     try:
-        app()
+        app(prog_name="moose")
     except UserError as error:
         if DEBUG.is_on:
             errors.print_exception()

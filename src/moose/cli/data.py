@@ -19,7 +19,7 @@ app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True
 def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
     """List the benchmark data sets and whether they are in the cache.
 
-    Examples:
+    For example:
 
     - `moose data list`
 
@@ -71,7 +71,7 @@ def make_command(
 ) -> None:
     """Make a benchmark data set from its seed; the same seed gives the same bits.
 
-    Examples:
+    For example:
 
     - `moose data make ib/bad-0.2`
 
@@ -128,7 +128,7 @@ def show_command(
 ) -> None:
     """Summarise a data set: columns, ranges, episodes, return of the batch.
 
-    Examples:
+    For example:
 
     - `moose data show ib/bad-0.2`
 

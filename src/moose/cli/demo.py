@@ -23,7 +23,7 @@ def demo_command(
 ) -> None:
     """Make a data set, draw it, and measure the reference controllers in the simulator.
 
-    Examples:
+    For example:
 
     - `moose demo`
 

@@ -97,5 +97,7 @@ POLICIES: Mapping[str, WindowPolicy] = MappingProxyType(
 )
 """The three policies whose mixtures with noise make the sixteen data sets."""
 
-BEST_SET_POINT = (44.0, 56.0, 60.0)
-"""The best constant steerings at setpoint 70, found by search in the simulator."""
+BEST_SET_POINT = (40.0, 49.5, 60.5)
+"""The best constant velocity, gain and shift at setpoint 70, on a grid of half units."""
+# Found by benchmarks/best_set_point.py. Shifts up to 60.588 earn 0.06 more, but there the safe zone
+# ends and the return falls by 1.

@@ -4,13 +4,13 @@ Each of the K members maps a standardised history window and action to the stand
 (or change) of the signals that the task does not know. Members see the same training episodes and
 differ in initialisation and shuffling only; they are trained together, as one compiled program.
 
-A fitted ensemble is used through :func:`start` and :func:`step`, one member at a time under
-``vmap``; the carry between them is the raw history window. A model of another kind has another
-carry and the same two functions.
+A fitted ensemble is rolled through a :class:`StackedModel`, one member at a time under ``vmap``. A
+model of another kind has another carry and the same functions.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -108,9 +108,7 @@ def fit_ensemble(
     untrained = init_ensemble(dataset, task, settings, key)
     _, train_key = split_keys(key, 2)
 
-    def loss(
-        members: Members, inputs: FitInputs[Scales], chosen: jax.Array, key: Key
-    ) -> jax.Array:
+    def loss(members: Members, inputs: FitInputs[Scales], chosen: jax.Array, key: Key) -> jax.Array:
         return jnp.sum(jax.vmap(_member_loss, (0, None, 0, None))(members, inputs, chosen, task))
 
     members = fit_epochs(
@@ -175,29 +173,52 @@ def ready(members: Members) -> ReadyMember:
     )
 
 
-def start(window: jax.Array) -> jax.Array:
-    """The carry after having seen ``window [F, n]``: the window itself."""
-    return window
+@dataclass(frozen=True)
+class StackedModel:
+    """How a member is rolled: the carry is the raw history window.
 
-
-def step(
-    member: ReadyMember, scales: Scales, task: Task, carry: jax.Array, action: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """One imagined step of one member.
-
-    Args:
-        member: The member.
+    Attributes:
+        task: Physics, reward and kind of target.
         scales: The data's statistics.
-        task: Physics and kind of target.
-        carry: Raw window [F, n].
-        action: Raw action [d].
-
-    Returns:
-        The next carry, and the next frame [n]: raw, predictions clipped to the data's range.
     """
-    output = apply_network(member.dynamics, model_inputs(scales, carry, action))
-    frame = next_frame(output, scales, task, carry[0], action)
-    return jnp.concatenate([frame[None], carry[:-1]]), frame
+
+    task: Task
+    scales: Scales
+
+    def start(self, window: jax.Array) -> jax.Array:
+        """The carry after having seen ``window [F, n]``: the window itself."""
+        return window
+
+    def step(
+        self, member: ReadyMember, carry: jax.Array, action: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """One imagined step of one member.
+
+        Args:
+            member: The member.
+            carry: Raw window [F, n].
+            action: Raw action [d].
+
+        Returns:
+            The next carry, and the next frame [n]: raw, predictions clipped to the data's range.
+        """
+        output = apply_network(member.dynamics, model_inputs(self.scales, carry, action))
+        predicted = restore(output, self.scales.target)
+        if self.task.target == "delta":
+            predicted = predicted + carry[0, jnp.asarray(self.task.predicted)]
+        predicted = clip_to_range(predicted, self.scales.predicted)
+        frame = self.task.physics(carry[0], action, predicted)
+        return jnp.concatenate([frame[None], carry[:-1]]), frame
+
+    def reward(
+        self, member: ReadyMember, window: jax.Array, action: jax.Array, frame: jax.Array
+    ) -> jax.Array:
+        """The known reward, or the member's learned one clipped to the data's range; a scalar."""
+        if self.task.reward is not None:
+            return self.task.reward(window[0], action, frame)
+        assert member.reward is not None  # noqa: S101 (init_members made it)
+        output = apply_network(member.reward, reward_inputs(self.scales, window, action, frame))[0]
+        return clip_to_range(restore(output, self.scales.reward), self.scales.reward)
 
 
 def model_inputs(scales: Scales, window: jax.Array, action: jax.Array) -> jax.Array:
@@ -205,32 +226,6 @@ def model_inputs(scales: Scales, window: jax.Array, action: jax.Array) -> jax.Ar
     return jnp.concatenate(
         [standardise(window, scales.frame).reshape(-1), standardise(action, scales.action)]
     )
-
-
-def next_frame(
-    output: jax.Array, scales: Scales, task: Task, frame: jax.Array, action: jax.Array
-) -> jax.Array:
-    """The raw next frame that a network's output [m] stands for."""
-    predicted = restore(output, scales.target)
-    if task.target == "delta":
-        predicted = predicted + frame[jnp.asarray(task.predicted)]
-    return task.physics(frame, action, clip_to_range(predicted, scales.predicted))
-
-
-def reward_of(
-    member: ReadyMember,
-    scales: Scales,
-    task: Task,
-    window: jax.Array,
-    action: jax.Array,
-    frame: jax.Array,
-) -> jax.Array:
-    """The known reward, or the member's learned one clipped to the data's range; a scalar."""
-    if task.reward is not None:
-        return task.reward(window[0], action, frame)
-    assert member.reward is not None  # noqa: S101 (init_members made it)
-    output = apply_network(member.reward, reward_inputs(scales, window, action, frame))[0]
-    return clip_to_range(restore(output, scales.reward), scales.reward)
 
 
 def reward_inputs(

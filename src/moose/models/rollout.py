@@ -11,9 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moose.models import dynamics
-from moose.models.dynamics import ReadyMember, Scales
-from moose.tasks.task import Task
+from moose.types import Carry, DynamicsModel, Params
 
 Policy = Callable[[jax.Array], jax.Array]
 """``policy(window [F, n]) -> action [d]``, raw units, deterministic."""
@@ -32,9 +30,8 @@ class Imagined(NamedTuple):
 
 def imagine(
     policy: Policy,
-    members: ReadyMember,
-    scales: Scales,
-    task: Task,
+    model: DynamicsModel,
+    members: Params,
     starts: jax.Array,
     horizon: int,
     *,
@@ -44,9 +41,8 @@ def imagine(
 
     Args:
         policy: The policy.
-        members: K models.
-        scales: The data's statistics.
-        task: Physics and reward.
+        model: How a member is rolled.
+        members: K members, stacked along the first axis.
         starts: Raw history windows [N, F, n], newest frame first.
         horizon: Steps H.
         is_rematerialised: Compute a step's intermediate values again in the backward pass instead
@@ -58,24 +54,24 @@ def imagine(
     num_members = jax.tree.leaves(members)[0].shape[0]
 
     def step_one(
-        member: ReadyMember, window: jax.Array, carry: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        member: Params, window: jax.Array, carry: Carry
+    ) -> tuple[jax.Array, Carry, jax.Array, jax.Array, jax.Array]:
         action = policy(window)
-        carry, frame = dynamics.step(member, scales, task, carry, action)
-        reward = dynamics.reward_of(member, scales, task, window, action, frame)
+        carry, frame = model.step(member, carry, action)
+        reward = model.reward(member, window, action, frame)
         window = jnp.concatenate([frame[None], window[:-1]])
         return window, carry, frame, action, reward
 
     step_all = jax.vmap(jax.vmap(step_one, (None, 0, 0)), (0, 0, 0))
 
     def scan_step(
-        state: tuple[jax.Array, jax.Array], _: None
-    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+        state: tuple[jax.Array, Carry], _: None
+    ) -> tuple[tuple[jax.Array, Carry], tuple[jax.Array, jax.Array, jax.Array]]:
         window, carry, frame, action, reward = step_all(members, *state)
         return (window, carry), (frame, action, reward)
 
     windows = jnp.repeat(starts[None], num_members, axis=0)
-    carries = jax.vmap(jax.vmap(dynamics.start))(windows)
+    carries = jax.vmap(jax.vmap(model.start))(windows)
     body = jax.checkpoint(scan_step) if is_rematerialised else scan_step
     _, (frames, actions, rewards) = jax.lax.scan(body, (windows, carries), None, length=horizon)
     oldest_first = jnp.moveaxis(windows[:, :, ::-1], 2, 0)

@@ -122,7 +122,10 @@ def fit_epochs(
         return order[: num_batches * batch_size].reshape(num_batches, batch_size)
 
     def run_epoch(
-        state: tuple[ParamsT, optax.OptState], key: Key, inputs: FitInputs[ScalesT], epoch: jax.Array
+        state: tuple[ParamsT, optax.OptState],
+        key: Key,
+        inputs: FitInputs[ScalesT],
+        epoch: jax.Array,
     ) -> tuple[tuple[ParamsT, optax.OptState], Metrics]:
         order_key, loss_key = jax.random.split(jax.random.fold_in(key, epoch))
         if members is None:
@@ -159,5 +162,3 @@ def fit_epochs(
         journal=journal,
     )
     return params
-
-

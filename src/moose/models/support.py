@@ -40,7 +40,7 @@ class SupportSettings(FitSettings):
     latents: int | None = Field(default=None, ge=1)
     """Latent numbers L; twice the action's by default."""
     kl_weight: float | Literal["elbo"] = "elbo"
-    """Weight w of the mean KL beside the mean squared error; "elbo" is the unit-variance bound's."""
+    """Weight w of the mean KL beside the mean squared error; "elbo": the unit-variance bound."""
     sees: Literal["window", "frame"] = "window"
     """Whether a pair's state is the whole history or its newest frame."""
 
@@ -173,7 +173,9 @@ def encode(autoencoder: Autoencoder, pairs: jax.Array) -> tuple[jax.Array, jax.A
     """Mean and log-deviation of the latents, [..., L] each."""
     hidden = jax.nn.relu(apply_dense(autoencoder.encoder, pairs))
     log_deviation = apply_dense(autoencoder.log_deviation_head, hidden)
-    return apply_dense(autoencoder.mean_head, hidden), jnp.clip(log_deviation, *_LOG_DEVIATION_RANGE)
+    return apply_dense(autoencoder.mean_head, hidden), jnp.clip(
+        log_deviation, *_LOG_DEVIATION_RANGE
+    )
 
 
 def kl_weight_of(task: Task, settings: SupportSettings) -> float:

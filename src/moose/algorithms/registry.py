@@ -1,0 +1,56 @@
+"""Algorithms by name, with their presets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from moose.algorithms import moose
+from moose.config import Settings
+from moose.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What the runner must know of an algorithm.
+
+    Attributes:
+        name: Its name on the command line.
+        config: Its settings.
+        presets: Names of settings trees put over the defaults.
+        fit: ``fit(dataset, task, config, key, *, progress, journal, observe)``; the result has an
+            ``actor``.
+    """
+
+    name: str
+    config: type[Settings]
+    presets: Mapping[str, Mapping[str, Any]]
+    fit: Callable[..., Any]
+
+    def preset(self, name: str) -> Mapping[str, Any]:
+        """The settings tree of a preset."""
+        if name not in self.presets:
+            raise ConfigError(
+                f"'{self.name}' has no preset '{name}'.",
+                where="--preset",
+                advice=nearest(name, self.presets),
+            )
+        return self.presets[name]
+
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {"moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit)}
+)
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The algorithm of that name, or an error with the nearest one."""
+    if name not in ALGORITHMS:
+        raise ConfigError(
+            f"There is no algorithm '{name}'.",
+            where="--algorithm",
+            advice=nearest(name, ALGORITHMS),
+        )
+    return ALGORITHMS[name]

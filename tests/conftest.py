@@ -1,0 +1,37 @@
+"""What all tests share: one thread, strict types, and no trace outside of a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+# Before anything imports JAX: results depend on the number of threads.
+os.environ.setdefault("NPROC", "1")
+
+# The first process makes the folder and the other ones of a parallel run inherit its name, so that
+# data sets and matplotlib's font cache are made once.
+_IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
+if _IS_FIRST_PROCESS:
+    os.environ["MOOSE_TEST_FOLDER"] = tempfile.mkdtemp(prefix="moose-tests-")
+_FOLDER = Path(os.environ["MOOSE_TEST_FOLDER"])
+os.environ["MOOSE_CACHE"] = str(_FOLDER / "cache")
+os.environ["MPLCONFIGDIR"] = str(_FOLDER / "matplotlib")
+os.environ["COLUMNS"] = "120"
+for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(_name, None)
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# No deadlines: the first example of a test may have to wait for a compiler or a busy machine.
+hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("moose")
+
+
+def pytest_unconfigure():
+    if _IS_FIRST_PROCESS:
+        shutil.rmtree(_FOLDER, ignore_errors=True)
