@@ -125,7 +125,7 @@ def work_of_ours(num_plants: int, num_steps: int) -> Work:
     plan = jax.random.uniform(jax.random.key(1), shape, minval=-1.0, maxval=1.0)
 
     def run() -> None:
-        jax.block_until_ready(simulate(jax.random.key(0), plan))
+        simulate(jax.random.key(0), plan).block_until_ready()
 
     return Work(f"moose, {num_plants:,} plants", num_plants * num_steps, run)
 

@@ -13,10 +13,12 @@ w      weight of the KL term (see :func:`kl_weight_of`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from pydantic import Field
 
 from moose.data.dataset import Dataset
@@ -120,6 +122,43 @@ def init_support(dataset: Dataset, task: Task, settings: SupportSettings, key: K
     init_key, _ = split_keys(key, 2)
     autoencoder = per_seed(lambda one: init_autoencoder(task, settings, one), init_key)
     return Support(autoencoder, measure_support_scales(dataset))
+
+
+def measure_novelty(
+    support: Support,
+    dataset: Dataset,
+    task: Task,
+    settings: SupportSettings,
+    quantiles: Sequence[float],
+) -> np.ndarray:
+    """Quantiles of the reconstruction error over a data set: the scale of what is familiar.
+
+    Args:
+        support: The fitted support model.
+        dataset: Episodes to look at.
+        task: What is known about the plant.
+        settings: The settings it was fitted with.
+        quantiles: Which quantiles, each in [0, 1].
+
+    Returns:
+        One error a quantile.
+    """
+    table = make_table(dataset)
+    frames = frames_seen(task, settings)
+
+    @jax.jit
+    def errors_of(chosen: jax.Array) -> jax.Array:
+        windows = windows_of(table, chosen, frames)
+        pairs = jax.vmap(support_inputs, (None, 0, 0))(
+            support.scales, windows, table.actions[chosen]
+        )
+        return reconstruction_error(support.autoencoder, pairs)
+
+    # In pieces, so that a long log does not have to fit into memory as windows.
+    chosen = np.arange(dataset.num_transitions, dtype=np.int32)
+    pieces = np.array_split(chosen, max(1, len(chosen) // 10_000))
+    errors = np.concatenate([np.asarray(errors_of(jnp.asarray(piece))) for piece in pieces])
+    return np.asarray(np.quantile(errors, quantiles))
 
 
 def measure_support_scales(dataset: Dataset) -> SupportScales:

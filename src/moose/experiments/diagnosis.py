@@ -1,0 +1,71 @@
+"""What can be said of a fitted run's models from the log alone: held-out errors and novelty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from moose.algorithms.moose import Config, Fitted
+from moose.data.dataset import Dataset
+from moose.data.split import split_episodes
+from moose.models.accuracy import measure_model_errors
+from moose.models.dynamics import StackedModel, ready
+from moose.models.support import measure_novelty
+from moose.tasks.task import Task
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+_NUM_STARTS = 1000
+
+
+def diagnose(fitted: Fitted, dataset: Dataset, task: Task, config: Config) -> dict[str, Any]:
+    """Measure the models and the support of one seed on the episodes held out of training.
+
+    Args:
+        fitted: What the fit left behind.
+        dataset: The whole log.
+        task: What is known about the plant.
+        config: The settings of the fit.
+
+    Returns:
+        Plain numbers: per signal, the error after 1 … H free-running steps in units of the
+        signal's deviation, beside that of predicting no change; and quantiles of the
+        reconstruction error on training and held-out pairs.
+    """
+    train, held_out = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
+    training, held_out_episodes = dataset.select_episodes(train), dataset.select_episodes(held_out)
+    horizon = min(task.horizon, int(held_out_episodes.lengths.max()) - 1)
+    errors = measure_model_errors(
+        StackedModel(task, fitted.ensemble.scales),
+        ready(fitted.ensemble.members),
+        held_out_episodes,
+        task,
+        horizon=horizon,
+        num_starts=_NUM_STARTS,
+        key=jax.random.key(config.split_seed),
+    )
+
+    def by_signal(values: np.ndarray) -> dict[str, list[float]]:
+        return {
+            name: [round(float(value), 5) for value in values[:, column]]
+            for column, name in enumerate(task.predicted_names)
+        }
+
+    def novelty(episodes: Dataset) -> list[float]:
+        values = measure_novelty(fitted.support, episodes, task, config.support, QUANTILES)
+        return [float(value) for value in values]
+
+    return {
+        "model_errors": {
+            "unit": "deviations of the signal",
+            "steps": horizon,
+            "error": by_signal(errors.by_step),
+            "no_change": by_signal(errors.baseline),
+        },
+        "novelty": {
+            "quantiles": list(QUANTILES),
+            "training": novelty(training),
+            "held_out": novelty(held_out_episodes),
+        },
+    }
