@@ -2,7 +2,7 @@
 
     python benchmarks/expected_returns.py [episodes]
 
-One line for each behaviour: what is expected, the mean, its standard error and the deviation between
+One line for each behaviour: what is expected, the mean, its standard error and the deviation of
 episodes. With the default of 400,000 episodes this takes some minutes.
 """
 

@@ -9,6 +9,9 @@ Run from the root of the repository::
 Both simulators run in this one process, pinned to one core, in turn; of the repeats the fastest
 counts. Ours steps a batch of plants in single precision, drawing its noise as it goes; the original
 (``industrial-benchmark-python``) steps one plant in double precision. Compilation is not counted.
+
+Then a data set of 100,000 transitions is made and written, twice: the first time compiles, the
+second is what every further data set of the process takes.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 # One core for everything: XLA sizes its thread pool when it is first imported.
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -29,9 +34,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moose.data.files import save_dataset
 from moose.envs import industrial_benchmark as plant
+from moose.envs.catalog import make_dataset
+from moose.envs.recipes import recipe_of
 
 GOAL = 200.0
+DATASET = "ib/mediocre-0.6"
+DATASET_GOAL = 3.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.repeats,
     )
     ratio = ours.steps_per_second / original.steps_per_second
+    datasets = measure_datasets()
+    is_met = ratio >= GOAL and datasets["second"] <= DATASET_GOAL
     if options.json:
-        print(json.dumps(as_json([original, ours], ratio), indent=2))
+        print(json.dumps(as_json([original, ours], ratio, datasets) | {"is_met": is_met}, indent=2))
     else:
         print_table([original, ours])
-        print(f"\nratio {ratio:,.0f}x, goal {GOAL:,.0f}x: {'met' if ratio >= GOAL else 'MISSED'}")
-    return 0 if ratio >= GOAL else 1
+        print(f"\nratio {ratio:,.0f}x, goal {GOAL:,.0f}x")
+        print(
+            f"{DATASET}, 100,000 transitions made and written: first {datasets['first']:.2f} s, "
+            f"second {datasets['second']:.2f} s, goal {DATASET_GOAL:.0f} s after start-up"
+        )
+        print("goals met" if is_met else "goals MISSED")
+    return 0 if is_met else 1
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -153,10 +170,28 @@ def work_of_original(num_steps: int) -> Work:
     return Work("original, 1 plant", num_steps, run)
 
 
-def as_json(rows: Sequence[Measurement], ratio: float) -> dict[str, object]:
+def measure_datasets() -> dict[str, float]:
+    """Seconds to make and write a data set, the first time and the second."""
+    seconds = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed, name in enumerate(("first", "second")):
+            start = time.perf_counter()
+            save_dataset(make_dataset(recipe_of(DATASET, seed=seed)), Path(folder) / name)
+            seconds[name] = time.perf_counter() - start
+    return seconds
+
+
+def as_json(
+    rows: Sequence[Measurement], ratio: float, datasets: dict[str, float]
+) -> dict[str, object]:
     """What ``--json`` prints."""
-    measured = [asdict(row) for row in rows]
-    return {"measurements": measured, "ratio": ratio, "goal": GOAL, "is_met": ratio >= GOAL}
+    return {
+        "measurements": [asdict(row) for row in rows],
+        "ratio": ratio,
+        "goal": GOAL,
+        "dataset_seconds": datasets,
+        "dataset_goal": DATASET_GOAL,
+    }
 
 
 def print_table(rows: Sequence[Measurement]) -> None:

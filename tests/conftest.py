@@ -18,14 +18,31 @@ if _IS_FIRST_PROCESS:
 _FOLDER = Path(os.environ["MOOSE_TEST_FOLDER"])
 os.environ["MOOSE_CACHE"] = str(_FOLDER / "cache")
 os.environ["MPLCONFIGDIR"] = str(_FOLDER / "matplotlib")
+# Programs started by tests find what was compiled before; one folder for each worker, since a
+# folder that several write to may be read half-written.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "first")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_FOLDER / f"compiled-{_WORKER}")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 os.environ["COLUMNS"] = "120"
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(_name, None)
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import optax  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Optax raises a decay to the power of an integer count; all else is ours to keep strict.
+_bias_correction = optax.tree.bias_correction
+
+
+def _lenient_bias_correction(*arguments):
+    with jax.numpy_dtype_promotion("standard"):
+        return _bias_correction(*arguments)
+
+
+optax.tree.bias_correction = _lenient_bias_correction
 
 # No deadlines: the first example of a test may have to wait for a compiler or a busy machine.
 hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in os.environ)

@@ -103,7 +103,8 @@ def read_tensors(file: Path, like: TreeT) -> TreeT:
 
 def _named_leaves(tree: object) -> dict[str, np.ndarray[Any, Any]]:
     paths = jax.tree_util.tree_leaves_with_path(tree)
+    # Not ascontiguousarray, which makes a list of a single number: a count would change its shape.
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.ascontiguousarray(leaf)
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, order="C")
         for path, leaf in paths
     }

@@ -59,6 +59,11 @@ class MissingExtraError(UserError):
             f"{purpose} needs the package '{package}', which is not installed.",
             advice=f"pip install 'moose-rl[{extra}]'",
         )
+        self._parts = (package, extra, purpose)
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+        # An exception travels between processes by its constructor's arguments.
+        return type(self), self._parts
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -54,7 +54,7 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     Yields:
         The folder to write into.
     """
-    with _named_os_errors(path):
+    with named_os_errors(path):
         target = _real(path)
         _refuse_to_replace(target, overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Yields:
         The name to write to (an empty file is there already).
     """
-    with _named_os_errors(path):
+    with named_os_errors(path):
         target = _real(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _sibling(target, _TEMPORARY_PREFIX)
@@ -126,7 +126,7 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON with sorted keys and a final newline (not atomic: use inside the above)."""
-    with _named_os_errors(path):
+    with named_os_errors(path):
         Path(path).write_text(_json_text(content), encoding="utf-8")
 
 
@@ -175,7 +175,7 @@ def read_manifest(folder: Path, format_name: str, schema_version: int) -> dict[s
     folder = Path(folder)
     file = folder / MANIFEST
     kind = format_name.removeprefix("moose-")
-    with _named_os_errors(folder):
+    with named_os_errors(folder):
         names = {entry.name for entry in os.scandir(folder)}
     if MANIFEST not in names:
         raise DataError(
@@ -228,7 +228,7 @@ def read_manifest(folder: Path, format_name: str, schema_version: int) -> dict[s
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
-    with _named_os_errors(path), open(path, "rb") as stream:
+    with named_os_errors(path), open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -400,7 +400,7 @@ def _is_inside(file: Path, root: str) -> bool:
 
 
 def _read_bytes(path: Path) -> bytes:
-    with _named_os_errors(path):
+    with named_os_errors(path):
         return Path(path).read_bytes()
 
 
@@ -428,7 +428,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _named_os_errors(path: Path) -> Iterator[None]:
+def named_os_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals into errors that name the place and a remedy."""
     try:
         yield

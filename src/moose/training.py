@@ -31,7 +31,7 @@ itself and does not change, its key among it (fold the step in); ``shared`` is w
 in common, such as the data."""
 
 Observer = Callable[[int, State], None]
-"""``observe(step, state)``: looks at the state after ``step`` steps."""
+"""``observe(step, state)``: looks at the state after ``step`` steps; the copy is its own."""
 
 
 class Journal(Protocol):
@@ -115,11 +115,11 @@ def repeat_update(
 
     run_chunk = jax.jit(run_steps, donate_argnums=0)
     state, done = journal.restore(stage, state)
-    # Donation hands the buffers over; the caller's copy must stay usable.
-    state = jax.tree.map(jnp.array, state)
+    # Donation hands the buffers over; what the caller or an observer holds must stay usable.
+    state = _copy(state)
     with progress.stage(stage, total, done) as bar:
         if observe is not None and done == 0:
-            observe(0, state)
+            observe(0, _copy(state))
         while done < total:
             steps = jnp.arange(done, min(done + chunk, total))
             state, device_metrics = run_chunk(state, own, shared, steps)
@@ -128,7 +128,7 @@ def repeat_update(
             journal.record(stage, done, metrics)
             done += len(steps)
             if observe is not None:
-                observe(done, state)
+                observe(done, _copy(state))
             journal.keep(stage, done, state)
             bar.advance(len(steps), {name: float(v[-1].mean()) for name, v in metrics.items()})
     return state
@@ -156,6 +156,11 @@ def split_keys(key: Key, count: int) -> tuple[Key, ...]:
     split = jax.vmap(lambda k: jax.random.split(k, count))(key) if key.ndim else None
     parts = jax.random.split(key, count) if split is None else jnp.moveaxis(split, 1, 0)
     return tuple(parts)
+
+
+def _copy(state: State) -> State:
+    copy: State = jax.tree.map(jnp.array, state)
+    return copy
 
 
 def _require_sane(

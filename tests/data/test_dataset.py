@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moose.data.dataset import Dataset, Episode
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.errors import ConfigError, DataError
 
 OBSERVATION_NAMES = ("level", "flow")

@@ -24,7 +24,8 @@ from hypothesis.extra import numpy as hnp
 
 from moose import storage
 from moose.data import files
-from moose.data.dataset import Dataset, Episode
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.data.files import load_dataset, save_dataset
 from moose.errors import DataError, StorageError, UserError
 from moose.storage import MANIFEST, read_json, remove_stale_temporaries, write_manifest
@@ -397,7 +398,8 @@ import os, resource, signal, sys
 import numpy as np
 import pyarrow.parquet as pq
 from moose.data import files
-from moose.data.dataset import Dataset, Episode
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.errors import StorageError
 
 random = np.random.default_rng(0)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moose.data.dataset import Dataset, Episode
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.data.windows import gather_next_windows, gather_windows
 
 

@@ -223,7 +223,7 @@ def fit(
     models_key, support_key, search_key = split_keys(key, 3)
     ensemble = journal.once(
         "models",
-        digest(training.fingerprint, task.name, config.dynamics, key_numbers(models_key)),
+        digest(training.fingerprint, task.facts, config.dynamics, key_numbers(models_key)),
         init_ensemble(training, task, config.dynamics, models_key),
         lambda: fit_ensemble(
             training, task, config.dynamics, models_key, progress=progress, journal=journal
@@ -231,7 +231,7 @@ def fit(
     )
     support = journal.once(
         "support",
-        digest(training.fingerprint, task.name, config.support, key_numbers(support_key)),
+        digest(training.fingerprint, task.facts, config.support, key_numbers(support_key)),
         init_support(training, task, config.support, support_key),
         lambda: fit_support(
             training, task, config.support, support_key, progress=progress, journal=journal

@@ -1,17 +1,24 @@
-"""``moose train`` and ``moose evaluate``."""
+"""``moose train``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
 from moose.errors import ConfigError
 
+_SETTLED_AT_THE_START = (
+    *("algorithm", "preset", "config", "settings", "seed", "seeds", "seeds_mode"),
+    *("out", "evaluation_episodes"),
+)
+_OPTION_NAMES = {"settings": "--set"}
+
 
 def train_command(
+    context: typer.Context,
     data: Annotated[
         str | None, typer.Argument(help="A data set's folder, or a name from 'moose data list'.")
     ] = None,
@@ -21,13 +28,23 @@ def train_command(
         Path | None, typer.Option(help="YAML file of settings put over the preset.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="One setting, such as search.updates=200.")
+        list[str] | None,
+        typer.Option("--set", help="One setting, such as search.updates=200; may be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Several seeds, such as 0..9 or 0,3,5, each with its run.")
+    ] = None,
+    seeds_mode: Annotated[
+        Literal["auto", "together", "in-turn"],
+        typer.Option(help="Several seeds as one program, in turn, or as memory allows."),
+    ] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run (default: one below runs/).")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     evaluation_episodes: Annotated[
-        int, typer.Option(help="Episodes of each evaluation in the true plant; 0 for none.")
+        int, typer.Option(help="Episodes of each evaluation in the true plant; 0 for none.", min=0)
     ] = 10,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -35,30 +52,44 @@ def train_command(
 ) -> None:
     """Train a policy from a data set, or go on with an interrupted run.
 
-    Examples: `moose train ib/bad-0.2 --preset quick --seed 0 --out runs/x`,
-    `moose train --resume runs/x`,
-    `moose train ib/bad-0.2 --set search.return_weight=0.1 --out runs/y`
+    For example:
+
+    - `moose train ib/bad-0.2 --preset quick --out runs/first`
+
+    - `moose train --resume runs/first`
+
+    - `moose train ib/bad-0.2 --set search.return_weight=0.1 --seeds 0..9 --out runs/ten`
     """
-    from moose.experiments import runner
-
-    if (data is None) == (resume is None):
+    if data is None and resume is None:
         raise ConfigError(
-            "Say either which data set to train on, or which run to resume.",
+            "Say which data set to train on, or which run to resume.",
             where="moose train",
-            advice="moose train ib/bad-0.2 --out runs/x   or   moose train --resume runs/x",
+            advice="moose train ib/bad-0.2 --out runs/first   or   moose train --resume runs/first",
         )
-
-    def warn(text: str) -> None:
-        typer.echo(f"warning: {text}", err=True)
+    given = [name for name in _SETTLED_AT_THE_START if _is_given(context, name)]
+    if resume is not None and given:
+        options = ", ".join(
+            _OPTION_NAMES.get(name, f"--{name}").replace("_", "-") for name in given
+        )
+        raise ConfigError(
+            f"A run is resumed as it began: {options} cannot be changed.",
+            where=str(resume),
+            advice="leave them out, or start a new run in another folder",
+        )
+    if seeds is not None and _is_given(context, "seed"):
+        raise ConfigError(
+            "Both --seed and --seeds are given.", where="moose train", advice="give one of them"
+        )
+    from moose.experiments import runner
 
     progress = progress_for(quiet)
     if resume is not None:
         folder = resume
-        runner.resume_run(folder, cache=cache, progress=progress, warn=warn)
     else:
-        assert data is not None  # noqa: S101 (checked above)
+        from moose.experiments.seeds import parse_seeds
+
         request = runner.make_request(
-            data,
+            str(data),
             algorithm=algorithm,
             preset=preset,
             file=config,
@@ -66,10 +97,48 @@ def train_command(
             seed=seed,
             evaluation_episodes=evaluation_episodes,
         )
-        folder = out if out is not None else runner.default_folder(request)
-        runner.start_run(request, folder, cache=cache, progress=progress, warn=warn)
-    result: dict[str, Any] = {"run": str(folder), "policy": str(folder / "policy")}
+        folder = runner.begin_run(
+            request,
+            out,
+            seeds=None if seeds is None else parse_seeds(seeds),
+            mode=seeds_mode,
+            cache=cache,
+            progress=progress,
+        )
+    was_finished = runner.is_finished(folder)
+    try:
+        runner.resume_run(
+            folder, data=data if resume else None, cache=cache, progress=progress, warn=_warn
+        )
+    except KeyboardInterrupt:
+        from moose.experiments.run_folder import resume_command
+
+        typer.echo(f"To go on: {resume_command(folder)}", err=True)
+        raise
+    _tell(folder, was_finished, as_json)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name not in {"DEFAULT", "DEFAULT_MAP"}
+
+
+def _warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
+def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
+    from moose.experiments.run_folder import POLICY, read_run, seed_folders
+
+    places = seed_folders(folder, read_run(folder))
+    policies = {str(seed): str(place / POLICY) for seed, place in places.items()}
     if as_json:
-        print_json(result)
-    else:
-        typer.echo(f"run:    {folder}\npolicy: {folder / 'policy'}")
+        result: dict[str, Any] = {"run": str(folder), "was_finished": was_finished}
+        print_json(result | {"policies": policies})
+        return
+    if was_finished:
+        typer.echo("This run is finished already; there was nothing left to do.")
+    typer.echo(f"run:    {folder}")
+    for seed, policy in policies.items():
+        typer.echo(f"policy: {policy}" + (f"  (seed {seed})" if len(policies) > 1 else ""))
+    typer.echo(f"to see what it is worth: moose evaluate {folder}")

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moose.data.dataset import REWARD, Dataset
+from moose.data.dataset import Dataset
+from moose.data.episodes import REWARD
 from moose.errors import DataError, UserError
 from moose.storage import MANIFEST, atomic_folder, read_manifest, write_manifest
 

@@ -73,7 +73,7 @@ def make_set_point(velocity: float, gain: float, shift: float) -> WindowPolicy:
     return set_point
 
 
-def make_exploring(policy: WindowPolicy, epsilon: float) -> Act:
+def make_exploring(policy: WindowPolicy, epsilon: float | jax.Array) -> Act:
     """Replace the whole action by a uniform one with probability ``epsilon`` at each step.
 
     Args:

@@ -7,6 +7,7 @@ data set are the episodes of a small one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,17 +15,24 @@ import jax
 import numpy as np
 
 from moose.config import settings_tree
-from moose.data.dataset import Dataset, Episode
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.data.files import load_dataset, save_dataset
 from moose.envs import behaviour
-from moose.envs.collect import episode_keys, make_player
+from moose.envs.collect import Player, episode_keys, make_player
 from moose.envs.plants import make_industrial_benchmark
 from moose.envs.recipes import GENERATOR_VERSION, Recipe, cached_path, dataset_names, recipe_of
 from moose.errors import ConfigError, UserError, nearest
 from moose.progress import SILENT, Progress
 from moose.storage import remove_stale_temporaries
+from moose.types import Key, Params
 
-_TRANSITIONS_PER_CHUNK = 100_000
+# Episodes are played side by side, always so many, whatever the recipe asks for: a compiler may
+# round otherwise in an odd lane that fills no vector. 16 is a multiple of every vector's length.
+_LANES = 128
+_LANES_OF_LONG_EPISODES = 16
+_LONG_EPISODE = 10_000
+_BEHAVIOURS = (*behaviour.POLICIES, "global")
 
 
 def find_dataset(source: str, *, cache: Path | None = None, progress: Progress = SILENT) -> Dataset:
@@ -101,20 +109,35 @@ def make_dataset(recipe: Recipe, *, progress: Progress = SILENT) -> Dataset:
 
 
 def _play(recipe: Recipe, progress: Progress) -> Iterator[Episode]:
-    # At epsilon 1, as in the global recipe, the policy underneath never acts.
-    policy = behaviour.POLICIES.get(recipe.behaviour, behaviour.hold)
-    act = behaviour.make_exploring(policy, recipe.epsilon)
-    plant = make_industrial_benchmark(recipe.setpoint)
-    play = make_player(plant, act, history=behaviour.HISTORY, steps=recipe.steps)
+    play = _player(recipe.setpoint, recipe.steps)
+    params = (_BEHAVIOURS.index(recipe.behaviour), np.float32(recipe.epsilon))
     # The generator is named, so that the bits do not depend on a global setting.
     key = jax.random.key(recipe.seed, impl="threefry2x32")
-    chunk = max(1, min(_TRANSITIONS_PER_CHUNK // recipe.steps, recipe.episodes))
+    lanes = _LANES if recipe.steps < _LONG_EPISODE else _LANES_OF_LONG_EPISODES
     with progress.stage("episodes", recipe.episodes) as stage:
-        for first in range(0, recipe.episodes, chunk):
-            # Every chunk has the same size, so that it is compiled once; the surplus is dropped.
-            batch = play(None, episode_keys(key, first, chunk))
+        for first in range(0, recipe.episodes, lanes):
+            batch = play(params, episode_keys(key, first, lanes))
             frames, actions, rewards = (np.asarray(values) for values in batch)
-            kept = min(chunk, recipe.episodes - first)
+            kept = min(lanes, recipe.episodes - first)  # the surplus is dropped
             for e in range(kept):
                 yield Episode(frames[e], actions[e], rewards[e], terminated=False, truncated=True)
             stage.advance(kept)
+
+
+@functools.lru_cache(maxsize=4)
+def _player(setpoint: float, steps: int) -> Player:
+    """Who acts and how often at random are parameters: all sixteen data sets compile once."""
+    policies = [behaviour.POLICIES[name] for name in _BEHAVIOURS[:-1]]
+    policies.append(behaviour.hold)  # global: at epsilon 1 the policy underneath never acts
+
+    def act(params: Params, window: jax.Array, key: Key) -> jax.Array:
+        index, epsilon = params
+
+        def policy(window: jax.Array) -> jax.Array:
+            action: jax.Array = jax.lax.switch(index, policies, window)
+            return action
+
+        return behaviour.make_exploring(policy, epsilon)(None, window, key)
+
+    plant = make_industrial_benchmark(setpoint)
+    return make_player(plant, act, history=behaviour.HISTORY, steps=steps)

@@ -32,9 +32,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-FRAME_NAMES = ("setpoint", "velocity", "gain", "shift", "fatigue", "consumption")
-ACTION_NAMES = ("d_velocity", "d_gain", "d_shift")
-REWARD_SCALE = 1 / 100  # published figures are rewards times this; nothing here applies it
+from moose.tasks import industrial_benchmark as known
+
+# What a learner knows of the plant; nothing here scales rewards.
+FRAME_NAMES, ACTION_NAMES, REWARD_SCALE = known.FRAME_NAMES, known.ACTION_NAMES, known.REWARD_SCALE
+MAX_REQUIRED_STEP, SHIFT_STEP = known.MAX_REQUIRED_STEP, known.SHIFT_STEP
+STEERING_STEPS = known.STEERING_STEPS
+steer, reward = known.steer, known.reward
+
 EPISODE_STEPS = 1000
 FRAME_LOW = (0.0, 0.0, 0.0, 0.0, 0.0, -10.0)
 FRAME_HIGH = (100.0, 100.0, 100.0, 100.0, 300.0, 5300.0)
@@ -42,10 +47,6 @@ FRAME_HIGH = (100.0, 100.0, 100.0, 100.0, 300.0, 5300.0)
 and 5031, and its normal draw within 9 deviations, more than float64 random numbers can produce."""
 
 INITIAL_STEERING = 50.0
-MAX_REQUIRED_STEP = math.sin(math.radians(15.0))
-SHIFT_STEP = 20.0 * MAX_REQUIRED_STEP / 0.9
-STEERING_STEPS = (1.0, 10.0, SHIFT_STEP)  # what a full action adds to velocity, gain and shift
-
 EFFECTIVE_SHIFT_BOUND = 1.5
 SAFE_ZONE = MAX_REQUIRED_STEP / 2.0
 NUM_DIRECTIONS = 24
@@ -183,21 +184,6 @@ def step(state: State, action: ArrayLike, noise: Noise) -> State:
 def observe(state: State) -> Array:
     """The frame ``[6]`` a controller sees, in the order of :data:`FRAME_NAMES`."""
     return jnp.stack([getattr(state, name) for name in FRAME_NAMES])
-
-
-def reward(frame: Array) -> Array:
-    """The unscaled r = -(3 f + c) of a frame ``[6]``."""
-    return -(3.0 * frame[..., 4] + frame[..., 5])
-
-
-def steer(frame: Array, action: ArrayLike) -> Array:
-    """Velocity, gain and shift ``[3]`` after an action: the part of the plant that is known.
-
-    Differentiable in both arguments: ``frame`` ``[6]``, of which only velocity, gain and shift are
-    read, and ``action`` ``[3]``, clipped to [-1, 1].
-    """
-    change = jnp.clip(jnp.asarray(action, frame.dtype), -1.0, 1.0)
-    return jnp.clip(frame[1:4] + jnp.asarray(STEERING_STEPS, frame.dtype) * change, 0.0, 100.0)
 
 
 # Setpoint

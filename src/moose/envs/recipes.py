@@ -26,24 +26,27 @@ EXPECTED_SETPOINT = 70.0
 EXPECTED_RETURNS = MappingProxyType(
     {
         ("bad", 0.0): -326.8,
-        ("bad", 0.2): -275.7,
-        ("bad", 0.4): -217.5,
-        ("bad", 0.6): -153.5,
+        ("bad", 0.2): -275.5,
+        ("bad", 0.4): -215.5,
+        ("bad", 0.6): -155.0,
         ("bad", 0.8): -106.6,
         ("mediocre", 0.0): -78.2,
-        ("mediocre", 0.2): -77.0,
-        ("mediocre", 0.4): -75.8,
-        ("mediocre", 0.6): -74.3,
+        ("mediocre", 0.2): -77.2,
+        ("mediocre", 0.4): -75.9,
+        ("mediocre", 0.6): -74.4,
         ("mediocre", 0.8): -72.2,
         ("optimized", 0.0): -59.7,
         ("optimized", 0.2): -60.4,
         ("optimized", 0.4): -61.0,
-        ("optimized", 0.6): -61.8,
-        ("optimized", 0.8): -63.8,
-        ("global", 1.0): -71.6,
+        ("optimized", 0.6): -61.9,
+        ("optimized", 0.8): -64.0,
+        ("global", 1.0): -72.0,
     }
 )
-"""Mean return by (behaviour, epsilon) at setpoint 70: 100 steps, discount 0.97, reward / 100."""
+"""Mean return by (behaviour, epsilon) at setpoint 70: 100 steps, discount 0.97, reward / 100.
+
+Measured with at least 100,000 episodes each by benchmarks/expected_returns.py; the largest standard
+error, that of bad-0.8, is 0.05."""
 
 EXPECTED_HOLD = -64.9
 EXPECTED_SET_POINT = -61.5

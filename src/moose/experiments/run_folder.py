@@ -1,4 +1,4 @@
-"""A run on disk: manifest, metrics, evaluations, checkpoints, policy.
+"""A run on disk: what was asked, what came of it, and who may write to it.
 
     runs/x/
       manifest.json      what was asked: data, algorithm, settings, seed, versions; never changed
@@ -7,148 +7,253 @@
       checkpoints/       the newest state of each stage
       policy/            the final policy; its presence says that the run is finished
 
-Whatever moment the process dies at, a resumed run goes on from the last checkpoint and ends with
-the same bits as an undisturbed one: lines written after that checkpoint are dropped and written
-again.
+Several seeds make a group: a manifest that names them, and below it ``seed-0/``, ``seed-1/``, …
+each a run folder like the one above. Seeds that are trained together have one ``checkpoints/``,
+that of the group. The files are written by :mod:`moose.experiments.journal`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import shlex
+import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
-import numpy as np
+from pydantic import Field
 
-from moose.checkpoint import load_tree, save_tree
-from moose.errors import UserError
-from moose.storage import atomic_file, remove_stale_temporaries
+from moose.config import Settings, build_settings, digest, settings_tree
+from moose.errors import ConfigError, RunError, StorageError
+from moose.storage import MANIFEST, atomic_file, named_os_errors, read_json, write_json
 
-TreeT = TypeVar("TreeT")
+try:
+    import fcntl
+except ImportError:  # not on Windows; there nobody is kept from resuming the same run twice
+    fcntl = None  # type: ignore[assignment]
 
-_CHECKPOINT = ("moose-checkpoint", 1)
-_FITTED = ("moose-fitted", 1)
+METRICS = "metrics.jsonl"
+EVALUATIONS = "evaluations.jsonl"
+CHECKPOINTS = "checkpoints"
+POLICY = "policy"
+_FORMAT: Literal["moose-run"] = "moose-run"
+_SCHEMA_VERSION = 1
+_LOCK = ".lock"
+
+Mode = Literal["together", "in-turn"]
+"""How several seeds are trained: as one compiled program, or one after the other."""
 
 
-class RunJournal:
-    """Keeps a run's checkpoints and lines in its folder, and fitted models in a shared cache.
+class Request(Settings):
+    """What a run is asked to do; with the data's fingerprint it determines the result."""
+
+    data: str
+    """A data set's name or folder."""
+    algorithm: str = "moose"
+    """The algorithm's name."""
+    preset: str = "paper"
+    """The preset that the settings came from."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """All settings of the algorithm, in full."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of all randomness in training; in the manifest of a group, the first one's."""
+    evaluation_episodes: int = Field(default=10, ge=0)
+    """Episodes of each evaluation in the true plant; 0 for none."""
+
+
+class DataRecord(Settings):
+    """Which data a run began with."""
+
+    fingerprint: str
+    transitions: int
+    episodes: int
+    provenance: dict[str, Any]
+
+
+class Manifest(Settings):
+    """All that a run folder's manifest says."""
+
+    format: Literal["moose-run"] = _FORMAT
+    schema_version: int = _SCHEMA_VERSION
+    request: Request
+    digest: str
+    """Names the request and the data: see :func:`run_digest`."""
+    data: DataRecord
+    versions: dict[str, str]
+    """What the last bits of the result depend on besides."""
+    seeds: tuple[int, ...] | None = None
+    """The seeds of a group."""
+    mode: Mode | None = None
+    """How a group's seeds are trained."""
+    is_part_of_group: bool = False
+    """Whether this run is one seed of a group, and resumed with it."""
+
+
+def run_digest(request: Request, fingerprint: str, seeds: tuple[int, ...] | None) -> str:
+    """What names a run: its request, its data and, for a group, all its seeds."""
+    return digest(request, fingerprint, *([] if seeds is None else [list(seeds)]))
+
+
+def write_run(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a run: from now on there is a run to resume."""
+    with atomic_file(folder / MANIFEST) as temporary:
+        write_json(temporary, settings_tree(manifest))
+
+
+def read_run(folder: Path) -> Manifest:
+    """Read and check the manifest of a run.
 
     Args:
         folder: The run's folder.
-        cache: Where fitted models are shared between runs.
-        warn: Called with a sentence when something damaged had to be set aside.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        RunError: There is no run here, or its manifest is not what was written.
     """
-
-    def __init__(
-        self, folder: Path, cache: Path, warn: Callable[[str], None] = lambda text: None
-    ) -> None:
-        self._folder = folder
-        self._cache = cache
-        self._warn = warn
-        for place in (folder, folder / "checkpoints", cache / "fitted"):
-            place.mkdir(parents=True, exist_ok=True)
-            remove_stale_temporaries(place)
-
-    def restore(self, stage: str, like: TreeT) -> tuple[TreeT, int]:
-        """The newest kept state of a stage and its step, or ``(like, 0)``."""
-        path = self._folder / "checkpoints" / stage
-        state, done = like, 0
-        if path.exists():
-            try:
-                state, manifest = load_tree(
-                    path, like, format_name=_CHECKPOINT[0], schema_version=_CHECKPOINT[1]
-                )
-                done = int(manifest["step"])
-            except UserError as error:
-                self._set_aside(path, error)
-        self._drop_lines("metrics.jsonl", stage, done)
-        self._drop_lines("evaluations.jsonl", stage, done + 1 if done else 0)
-        return state, done
-
-    def keep(self, stage: str, step: int, state: object) -> None:
-        """Keep the state after ``step`` steps."""
-        save_tree(
-            self._folder / "checkpoints" / stage,
-            state,
-            format_name=_CHECKPOINT[0],
-            schema_version=_CHECKPOINT[1],
-            content={"stage": stage, "step": step},
-            overwrite=True,
+    file = Path(folder) / MANIFEST
+    if not file.is_file():
+        raise RunError(
+            "There is no run in this folder.",
+            where=str(folder),
+            advice="give the folder that 'moose train' named when the run began",
         )
-
-    def record(self, stage: str, step: int, metrics: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Append one line for each of the steps from ``step`` on."""
-        count = len(next(iter(metrics.values())))
-        lines = [
-            {"stage": stage, "step": step + i}
-            | {name: values[i].tolist() for name, values in metrics.items()}
-            for i in range(count)
-        ]
-        self._append("metrics.jsonl", lines)
-
-    def record_evaluation(self, stage: str, step: int, content: Mapping[str, Any]) -> None:
-        """Append one evaluation made after ``step`` steps of a stage."""
-        self._append("evaluations.jsonl", [{"stage": stage, "step": step, **content}])
-
-    def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
-        """The result stored under this digest, or the one ``make`` gives, stored from now on."""
-        path = self._cache / "fitted" / f"{name}-{digest}"
-        if path.exists():
-            try:
-                result, _ = load_tree(path, like, format_name=_FITTED[0], schema_version=_FITTED[1])
-            except UserError as error:
-                self._set_aside(path, error)
-            else:
-                return result
-        result = make()
-        save_tree(
-            path,
-            result,
-            format_name=_FITTED[0],
-            schema_version=_FITTED[1],
-            content={"name": name, "digest": digest},
-            overwrite=True,
+    tree = read_json(file)
+    if not isinstance(tree, Mapping) or tree.get("format") != _FORMAT:
+        raise RunError(
+            "This folder holds something else than a run.",
+            where=str(file),
+            advice="give the folder that 'moose train' named when the run began",
         )
-        return result
+    version = tree.get("schema_version")
+    if isinstance(version, int) and version > _SCHEMA_VERSION:
+        raise RunError(
+            f"This run has schema version {version}; this program reads up to {_SCHEMA_VERSION}.",
+            where=str(file),
+            advice="use the newer version of moose that began the run",
+        )
+    try:
+        manifest = build_settings(Manifest, tree, source=str(file))
+    except ConfigError as error:
+        raise _altered(file, error.what) from error
+    request, data = manifest.request, manifest.data
+    if manifest.digest != run_digest(request, data.fingerprint, manifest.seeds):
+        raise _altered(file, "its digest differs from its content")
+    return manifest
 
-    def _set_aside(self, path: Path, error: UserError) -> None:
-        """Move what cannot be trusted out of the way, so that it is made again and not lost."""
-        number = sum(1 for _ in path.parent.glob(f"{path.name}.damaged-*"))
-        aside = path.with_name(f"{path.name}.damaged-{number}")
-        os.rename(path, aside)
-        self._warn(f"set aside {aside} and starting over: {error.what}")
 
-    def _append(self, name: str, lines: list[dict[str, Any]]) -> None:
-        with open(self._folder / name, "a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+def require_free(folder: Path) -> None:
+    """Raise unless a run may begin in ``folder``: it is missing, or nothing is in it."""
+    if (folder / MANIFEST).exists():
+        raise RunError(
+            "This folder holds a run already.",
+            where=str(folder),
+            advice=f"go on with it by '{resume_command(folder)}', or choose another folder",
+        )
+    with named_os_errors(folder):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise StorageError(
+                "There is a file where the run's folder should go.",
+                where=str(folder),
+                advice="choose another place with --out, or move the file away",
+            )
+        # Hidden files may be left by a start that was cut short.
+        if folder.is_dir() and any(not e.name.startswith(".") for e in folder.iterdir()):
+            raise RunError(
+                "This folder is not empty, and what it holds is not a run.",
+                where=str(folder),
+                advice="choose another place with --out, or empty the folder yourself",
+            )
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from working on the same run; a process that dies lets go.
+
+    Args:
+        folder: The run's folder; made if it is missing.
+
+    Raises:
+        RunError: Another process works on it.
+    """
+    with named_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(folder / _LOCK, "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
+    with stream:
+        if fcntl is not None:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                stream.seek(0)
+                raise RunError(
+                    f"Another process works on this run ({stream.read().strip()}).",
+                    where=str(folder),
+                    advice="wait until it has finished, or end it and try again",
+                ) from error
+            except OSError:
+                pass  # some file systems have no locks
+        with contextlib.suppress(OSError):  # who it is, is a courtesy; a full disk is told later
+            stream.truncate(0)
+            stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             stream.flush()
-            os.fsync(stream.fileno())
+        yield
 
-    def _drop_lines(self, name: str, stage: str, first: int) -> None:
-        """Drop a stage's lines from step ``first`` on, and a last line cut in two."""
-        path = self._folder / name
-        if not path.exists():
-            return
-        text = path.read_text(encoding="utf-8")
-        kept = [
-            line
-            for line in text.splitlines(keepends=True)
-            if line.endswith("\n") and not _is_after(json.loads(line), stage, first)
-        ]
-        if "".join(kept) != text:
-            with atomic_file(path) as temporary:
-                temporary.write_text("".join(kept), encoding="utf-8")
+
+def seed_folders(folder: Path, manifest: Manifest) -> dict[int, Path]:
+    """Where the lines and the policy of each seed are: the run's own folder, or one for each."""
+    if manifest.seeds is None:
+        return {manifest.request.seed: folder}
+    return {seed: folder / f"seed-{seed}" for seed in manifest.seeds}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics or evaluations file; none if it does not exist yet."""
+    """The lines of a metrics or evaluations file; none if it does not exist yet.
+
+    A last line without an end is still being written, or was cut in two; it does not count.
+    """
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    with named_os_errors(path):
+        *whole, _ = path.read_bytes().split(b"\n")
+    lines = []
+    for number, text in enumerate(whole, start=1):
+        line = parse_line(text)
+        if line is None:
+            raise StorageError(
+                "This line is not one that a run writes.",
+                where=f"{path}, line {number}",
+                advice="the file is damaged or was edited; restore it",
+            )
+        lines.append(line)
+    return lines
 
 
-def _is_after(line: Mapping[str, Any], stage: str, first: int) -> bool:
-    return line["stage"] == stage and int(line["step"]) >= first
+def read_evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The evaluations made so far by the run of one seed."""
+    return read_lines(folder / EVALUATIONS)
+
+
+def parse_line(text: bytes) -> dict[str, Any] | None:
+    """One line of a metrics or evaluations file, or None if it is not one."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    is_sound = isinstance(line, dict) and "stage" in line and isinstance(line.get("step"), int)
+    return line if is_sound else None
+
+
+def resume_command(folder: Path, data: str = "") -> str:
+    """What to type to go on with a run, whose data set may have moved to ``data``."""
+    return " ".join(["moose train", *data.split(), "--resume", shlex.quote(str(folder))])
+
+
+def _altered(file: Path, why: str) -> RunError:
+    return RunError(
+        f"The run's manifest is damaged or was edited: {why}",
+        where=str(file),
+        advice="restore the file, or start a new run",
+    )

@@ -1,53 +1,55 @@
-"""Training runs from request to policy: start, resume, evaluate."""
+"""Training runs from request to policy: begin, go on after an interruption, finish.
+
+    request = make_request("ib/bad-0.2", preset="quick")
+    folder = begin_run(request, Path("runs/first"))     # from now on it can be resumed
+    policies = resume_run(folder)                       # one for each seed
+
+Beginning writes the manifest and trains nothing; :func:`resume_run` does all the work, so that a
+run which was never interrupted takes the same way as one that was.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import jax
-import numpy as np
-from pydantic import Field
+import jax.numpy as jnp
 
 from moose.algorithms.registry import find_algorithm
-from moose.config import Settings, build_settings, digest, load_settings, settings_tree
+from moose.config import build_settings, load_settings, settings_tree
 from moose.data.dataset import Dataset
 from moose.envs import catalog
-from moose.envs.plants import make_industrial_benchmark
 from moose.envs.recipes import cache_folder
-from moose.errors import RunError
-from moose.evaluation.protocol import make_evaluator
-from moose.experiments.run_folder import RunJournal, read_lines
-from moose.models.actor import Actor, choose_action
+from moose.errors import RunError, UserError
+from moose.experiments.evaluate import make_observer
+from moose.experiments.journal import RunJournal, Warn, require_finite, set_aside
+from moose.experiments.run_folder import (
+    POLICY,
+    DataRecord,
+    Manifest,
+    Mode,
+    Request,
+    locked,
+    read_run,
+    require_free,
+    resume_command,
+    run_digest,
+    seed_folders,
+    write_run,
+)
+from moose.experiments.seeds import SeedProgress, measure_room, require_distinct
 from moose.policies.policy import Policy, load_policy, save_policy
 from moose.progress import SILENT, Progress
-from moose.storage import atomic_file, read_json, write_json
-from moose.tasks.industrial_benchmark import make_task
-from moose.tasks.task import Task
-from moose.types import Act, Key, Params, Plant
+from moose.storage import MANIFEST
+from moose.tasks.registry import task_of
+from moose.types import Key
 from moose.version import __version__
-
-_STAGE = "policy"
-_MANIFEST_NAME = "manifest.json"
-_EVALUATION_SEED = 20_000  # the resets of all evaluations; shared by all algorithms and seeds
-
-
-class Request(Settings):
-    """What a run is asked to do; with the data's fingerprint it determines the result."""
-
-    data: str
-    """A data set's name or folder."""
-    algorithm: str = "moose"
-    preset: str = "paper"
-    config: dict[str, Any] = Field(default_factory=dict)
-    """All settings of the algorithm, in full."""
-    seed: int = Field(default=0, ge=0, lt=2**31)
-    evaluation_episodes: int = Field(default=10, ge=0)
-    """Episodes of each evaluation in the true plant; 0 for none."""
 
 
 def make_request(
@@ -76,116 +78,129 @@ def make_request(
     """
     known = find_algorithm(algorithm)
     config = load_settings(known.config, base=known.preset(preset), file=file, overrides=overrides)
-    return Request(
-        data=data,
-        algorithm=algorithm,
-        preset=preset,
-        config=settings_tree(config),
-        seed=seed,
-        evaluation_episodes=evaluation_episodes,
-    )
+    tree = {
+        # A run may be resumed from another working directory.
+        "data": os.path.abspath(data) if Path(data).is_dir() else data,
+        "algorithm": algorithm,
+        "preset": preset,
+        "config": settings_tree(config),
+        "seed": seed,
+        "evaluation_episodes": evaluation_episodes,
+    }
+    return build_settings(Request, tree, source="what was asked for")
 
 
-def start_run(
+def begin_run(
     request: Request,
-    folder: Path,
+    folder: Path | None = None,
     *,
+    seeds: Sequence[int] | None = None,
+    mode: Mode | Literal["auto"] = "auto",
     cache: Path | None = None,
     progress: Progress = SILENT,
-    warn: Callable[[str], None] = lambda text: None,
-) -> Policy:
-    """Begin a run in a new folder.
+) -> Path:
+    """Begin a run: find its data and write down what is to be done.
 
     Args:
         request: What to do.
-        folder: The run's folder; must not hold a run yet.
+        folder: The run's folder, empty or new; by default one below ``runs/`` named by its digest.
+        seeds: Several seeds, each of which gets a run folder of its own below this one.
+        mode: Train them together, in turn, or together if they are known to fit into memory.
         cache: Cache of data sets and fitted models; the user's own by default.
-        progress: Whom to tell.
-        warn: Called with a sentence when something is amiss but mended.
+        progress: Whom to tell, should the data have to be made.
 
     Returns:
-        The trained policy.
+        The run's folder, for :func:`resume_run`.
     """
-    if (folder / _MANIFEST_NAME).exists():
-        raise RunError(
-            "This folder holds a run already.",
-            where=str(folder),
-            advice=f"go on with it by 'moose train --resume {folder}', or choose another folder",
-        )
+    if folder is not None:
+        require_free(folder)  # before the work, and again when nobody else can get in between
     dataset = catalog.find_dataset(request.data, cache=cache, progress=progress)
-    manifest = {
-        "format": "moose-run",
-        "schema_version": 1,
-        "request": settings_tree(request),
-        "digest": digest(request, dataset.fingerprint),
-        "data": {
-            "fingerprint": dataset.fingerprint,
-            "transitions": dataset.num_transitions,
-            "episodes": dataset.num_episodes,
-            "provenance": dataset.provenance,
-        },
-        "versions": versions(),
-    }
-    with atomic_file(folder / _MANIFEST_NAME) as temporary:
-        write_json(temporary, manifest)
-    return _train(request, dataset, folder, cache, progress, warn)
+    task = task_of(dataset.provenance)
+    task.require(dataset)
+    if seeds is not None:
+        require_distinct(seeds)
+        request = request.model_copy(update={"seed": seeds[0]})
+        if mode == "auto":
+            config = build_settings(find_algorithm(request.algorithm).config, request.config)
+            mode = measure_room(len(seeds), config, task, dataset).mode
+    group = None if seeds is None else tuple(seeds)
+    manifest = Manifest(
+        request=request,
+        digest=run_digest(request, dataset.fingerprint, group),
+        data=DataRecord(
+            fingerprint=dataset.fingerprint,
+            transitions=dataset.num_transitions,
+            episodes=dataset.num_episodes,
+            provenance=dataset.provenance,
+        ),
+        versions=versions(),
+        seeds=group,
+        mode=None if group is None or mode == "auto" else mode,
+    )
+    folder = _default_folder(manifest) if folder is None else folder
+    require_free(folder)
+    with locked(folder):
+        require_free(folder)
+        write_run(folder, manifest)
+    return folder
 
 
 def resume_run(
     folder: Path,
     *,
+    data: str | None = None,
     cache: Path | None = None,
     progress: Progress = SILENT,
-    warn: Callable[[str], None] = lambda text: None,
-) -> Policy:
-    """Go on with an interrupted run from its last checkpoint; see :func:`start_run`."""
+    warn: Warn = lambda text: None,
+) -> tuple[Policy, ...]:
+    """Go on with a run from its last checkpoint, until it is finished.
+
+    Args:
+        folder: The run's folder.
+        data: Where the data set is now, if it has moved since.
+        cache: Cache of data sets and fitted models; the user's own by default.
+        progress: Whom to tell.
+        warn: Called with a sentence when something is amiss but mended.
+
+    Returns:
+        The trained policy of each seed.
+    """
     manifest = read_run(folder)
-    if (folder / _STAGE).exists():
-        return load_policy(folder / _STAGE)
-    request = build_settings(Request, manifest["request"], source=str(folder / _MANIFEST_NAME))
-    dataset = catalog.find_dataset(request.data, cache=cache, progress=progress)
-    if dataset.fingerprint != manifest["data"]["fingerprint"]:
+    if manifest.is_part_of_group:
         raise RunError(
-            "The data set is not the one this run began with.",
-            where=f"{folder}: {request.data}",
-            advice="restore the data set, or start a new run",
-        )
-    for name, version in versions().items():
-        if manifest["versions"].get(name) != version:
-            warn(
-                f"{name} was {manifest['versions'].get(name)} when this run began and is "
-                f"{version} now: the result may differ in the last bits"
-            )
-    return _train(request, dataset, folder, cache, progress, warn)
-
-
-def default_folder(request: Request) -> Path:
-    """A folder below ``runs/`` named for the request, so that another request has another one."""
-    label = request.data.rstrip("/").replace("/", "-")
-    return Path("runs") / f"{request.algorithm}-{label}-{digest(request)}"
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """The manifest of a run's folder."""
-    if not (folder / _MANIFEST_NAME).is_file():
-        raise RunError(
-            "There is no run in this folder.",
+            "This run is one of several seeds, which are resumed as one.",
             where=str(folder),
-            advice="give the folder named by --out when the run began",
+            advice=f"{resume_command(Path(os.path.abspath(folder)).parent)}",
         )
-    manifest = read_json(folder / _MANIFEST_NAME)
-    if not isinstance(manifest, dict) or manifest.get("format") != "moose-run":
-        raise RunError(
-            "This folder's manifest is not that of a run.",
-            where=str(folder / _MANIFEST_NAME),
-            advice="give the folder named by --out when the run began",
-        )
-    return manifest
+    with locked(folder):
+        places = seed_folders(folder, manifest)
+        is_done = [_has_sound_policy(place, warn) for place in places.values()]
+        if not all(is_done):
+            dataset = _find_data(folder, manifest, data, cache, progress)
+            _compare_versions(manifest, warn)
+            _train_seeds(folder, manifest, dataset, cache or cache_folder(), progress, warn)
+        return tuple(load_policy(place / POLICY) for place in places.values())
 
 
-def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The evaluations made so far during a run."""
-    return read_lines(folder / "evaluations.jsonl")
+def start_run(
+    request: Request,
+    folder: Path | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    mode: Mode | Literal["auto"] = "auto",
+    cache: Path | None = None,
+    progress: Progress = SILENT,
+    warn: Warn = lambda text: None,
+) -> tuple[Policy, ...]:
+    """:func:`begin_run` and :func:`resume_run` in one."""
+    begun = begin_run(request, folder, seeds=seeds, mode=mode, cache=cache, progress=progress)
+    return resume_run(begun, cache=cache, progress=progress, warn=warn)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether every seed of a run has its policy."""
+    places = seed_folders(folder, read_run(folder)).values()
+    return all((place / POLICY / MANIFEST).is_file() for place in places)
 
 
 def versions() -> dict[str, str]:
@@ -200,80 +215,129 @@ def versions() -> dict[str, str]:
     }
 
 
-def find_task(dataset: Dataset) -> Task:
-    """The task a data set belongs to, by its provenance."""
-    if dataset.provenance.get("plant") == "industrial_benchmark":
-        return make_task()
-    raise RunError(
-        "It is not known which plant this data set comes from.",
-        where="data set's provenance",
-        advice="use a data set from 'moose data list'",
-    )
-
-
-def find_plant(dataset: Dataset) -> Plant:
-    """The true plant behind a benchmark data set, for evaluation."""
-    recipe = dataset.provenance.get("recipe", {})
-    return make_industrial_benchmark(float(recipe.get("setpoint", 70.0)))
-
-
-def make_act(task: Task) -> Act:
-    """The policy network as a function for playing in a plant."""
-
-    def act(actor: Params, window: jax.Array, key: Key) -> jax.Array:
-        return choose_action(actor, task, window)
-
-    return act
+def _train_seeds(
+    folder: Path,
+    manifest: Manifest,
+    dataset: Dataset,
+    cache: Path,
+    progress: Progress,
+    warn: Warn,
+) -> None:
+    """Train what is still missing: one seed, several together, or several in turn."""
+    request, places = manifest.request, seed_folders(folder, manifest)
+    if manifest.seeds is None:
+        journal = RunJournal(folder, cache, warn)
+        _train(request, dataset, places, _key_of(request.seed), journal, progress)
+        return
+    for seed, place in places.items():
+        if not (place / MANIFEST).exists():
+            write_run(place, _manifest_of_seed(manifest, seed))
+    if manifest.mode == "together":
+        journal = RunJournal(folder, cache, warn, seed_folders=list(places.values()))
+        keys = jnp.stack([_key_of(seed) for seed in manifest.seeds])
+        _train(request, dataset, places, keys, journal, progress)
+        return
+    for seed, place in places.items():
+        if not (place / POLICY).exists():
+            journal = RunJournal(place, cache, warn)
+            seed_progress = SeedProgress(progress, seed)
+            _train(request, dataset, {seed: place}, _key_of(seed), journal, seed_progress)
 
 
 def _train(
     request: Request,
     dataset: Dataset,
-    folder: Path,
-    cache: Path | None,
+    places: Mapping[int, Path],
+    key: Key,
+    journal: RunJournal,
     progress: Progress,
-    warn: Callable[[str], None],
-) -> Policy:
+) -> None:
+    """Fit, observe and save the policies of one seed, or of several that have an axis of keys."""
     algorithm = find_algorithm(request.algorithm)
     config = build_settings(algorithm.config, request.config)
-    task = find_task(dataset)
-    journal = RunJournal(folder, cache or cache_folder(), warn)
+    task = task_of(dataset.provenance)
     fitted = algorithm.fit(
         dataset,
         task,
         config,
-        jax.random.key(request.seed),
+        key,
         progress=progress,
         journal=journal,
-        observe=_make_observer(request, dataset, task, journal),
+        observe=make_observer(
+            dataset, task, journal, episodes=request.evaluation_episodes, is_seeded=bool(key.ndim)
+        ),
     )
-    policy = Policy(task=task.name, actor=fitted.actor)
-    save_policy(policy, folder / _STAGE)
-    return policy
+    for i, place in enumerate(places.values()):
+        actor = jax.tree.map(lambda leaf, i=i: leaf[i], fitted.actor) if key.ndim else fitted.actor
+        require_finite(actor, "the policy", f"stage '{POLICY}', last step")
+        if not (place / POLICY).exists():
+            save_policy(Policy(task=task.name, actor=actor), place / POLICY)
 
 
-def _make_observer(
-    request: Request, dataset: Dataset, task: Task, journal: RunJournal
-) -> Callable[[int, Actor], None] | None:
-    """Play the policy in the true plant at every check; the same resets for all algorithms."""
-    if request.evaluation_episodes == 0:
-        return None
-    measure = make_evaluator(
-        find_plant(dataset),
-        make_act(task),
-        history=task.history,
-        episodes=request.evaluation_episodes,
-        steps=task.horizon,
-        discount=task.discount,
-    )
-
-    def observe(step: int, actor: Actor) -> None:
-        returns = np.asarray(measure(actor, evaluation_key(step)))
-        journal.record_evaluation(_STAGE, step, {"returns": returns.tolist()})
-
-    return observe
+def _key_of(seed: int) -> Key:
+    # The generator is named, so that the bits do not depend on a global setting.
+    return jax.random.key(seed, impl="threefry2x32")
 
 
-def evaluation_key(step: int) -> Key:
-    """The resets of the evaluation after ``step`` updates."""
-    return jax.random.fold_in(jax.random.key(_EVALUATION_SEED), step)
+def _manifest_of_seed(group: Manifest, seed: int) -> Manifest:
+    request = group.request.model_copy(update={"seed": seed})
+    changes = {
+        "request": request,
+        "digest": run_digest(request, group.data.fingerprint, None),
+        "seeds": None,
+        "mode": None,
+        "is_part_of_group": True,
+    }
+    return group.model_copy(update=changes)
+
+
+def _default_folder(manifest: Manifest) -> Path:
+    """A folder below ``runs/`` that no other request and no other data would get."""
+    data = manifest.request.data
+    name = Path(data).name if os.path.isabs(data) else data
+    label = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "data"
+    return Path("runs") / f"{manifest.request.algorithm}-{label}-{manifest.digest}"
+
+
+def _has_sound_policy(place: Path, warn: Warn) -> bool:
+    path = place / POLICY
+    if not path.exists():
+        return False
+    try:
+        load_policy(path)
+    except UserError as error:
+        set_aside(path, error, warn)
+        return False
+    return True
+
+
+def _find_data(
+    folder: Path, manifest: Manifest, moved_to: str | None, cache: Path | None, progress: Progress
+) -> Dataset:
+    source = moved_to or manifest.request.data
+    advice = f"if it has moved, say where to: {resume_command(folder, 'FOLDER')}"
+    try:
+        dataset = catalog.find_dataset(source, cache=cache, progress=progress)
+    except UserError as error:
+        raise RunError(
+            f"The data set of this run cannot be had: {error.what}",
+            where=error.where if error.where != "data set" else source,
+            advice=f"restore it; {advice}",
+        ) from error
+    if dataset.fingerprint != manifest.data.fingerprint:
+        raise RunError(
+            "The data set is not the one that this run began with: its fingerprint differs.",
+            where=source,
+            advice=f"restore it, or start a new run; {advice}",
+        )
+    return dataset
+
+
+def _compare_versions(manifest: Manifest, warn: Warn) -> None:
+    for name, version in versions().items():
+        before = manifest.versions.get(name)
+        if before != version:
+            warn(
+                f"{name} was {before} when this run began and is {version} now: "
+                "the result may differ in the last bits"
+            )

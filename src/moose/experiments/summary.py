@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from moose.data.dataset import REWARD, Dataset
+from moose.data.dataset import Dataset
+from moose.data.episodes import REWARD
 from moose.evaluation.protocol import DISCOUNT, STEPS
 
 _RANGE = ("minimum", "maximum", "mean", "deviation")

@@ -14,7 +14,7 @@ w      weight of the KL term (see :func:`kl_weight_of`)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ class SupportSettings(FitSettings):
     """Width of the encoder's one and the decoder's two hidden layers."""
     latents: int | None = Field(default=None, ge=1)
     """Latent numbers L; twice the action's by default."""
-    kl_weight: float | Literal["elbo"] = "elbo"
+    kl_weight: Annotated[float, Field(ge=0)] | Literal["elbo"] = "elbo"
     """Weight w of the mean KL beside the mean squared error; "elbo": the unit-variance bound."""
     sees: Literal["window", "frame"] = "window"
     """Whether a pair's state is the whole history or its newest frame."""

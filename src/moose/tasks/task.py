@@ -58,6 +58,12 @@ class Task:
         """Columns of a frame that the models predict."""
         return tuple(self.observation_names.index(name) for name in self.predicted_names)
 
+    @property
+    def facts(self) -> list[object]:
+        """What a fitted model depends on besides data and settings, for digests."""
+        is_reward_known = self.reward is not None
+        return [self.name, self.history, self.target, self.predicted_names, is_reward_known]
+
     def require(self, dataset: Dataset) -> None:
         """Raise a :class:`DataError` unless the data set has this task's columns."""
         for kind, expected, found in (

@@ -1,0 +1,314 @@
+"""What trained policies are worth in the true plant: during training, and when it is over.
+
+Both follow :mod:`moose.evaluation.protocol`: fresh resets, a fixed number of steps, the discounted
+sum of the rewards. Nothing here feeds back into training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from moose.config import build_settings
+from moose.data.dataset import Dataset
+from moose.envs import catalog, recipes
+from moose.envs.plants import make_industrial_benchmark
+from moose.errors import RunError, UserError
+from moose.evaluation.protocol import DISCOUNT, STEPS, Evaluator, make_evaluator
+from moose.evaluation.statistics import mean_with_error, tail_values, tenth_percentile
+from moose.experiments.journal import RunJournal, Warn, require_finite
+from moose.experiments.run_folder import (
+    POLICY,
+    Manifest,
+    read_evaluations,
+    read_run,
+    resume_command,
+    seed_folders,
+)
+from moose.models.actor import Actor, choose_action
+from moose.policies.policy import Policy, load_policy
+from moose.progress import SILENT, Progress
+from moose.storage import MANIFEST
+from moose.tasks.registry import task_of
+from moose.tasks.task import Task
+from moose.types import Act, Key, Params, Plant
+
+# Two streams of resets, shared by all algorithms and seeds.
+_TRAINING_RESETS = 20_000
+_FINAL_RESETS = 30_000
+
+
+def make_observer(
+    dataset: Dataset, task: Task, journal: RunJournal, *, episodes: int, is_seeded: bool
+) -> Callable[[int, Actor], None]:
+    """What looks at the policy in the course of a training: at its numbers, and in the true plant.
+
+    Args:
+        dataset: The log; its provenance names the plant.
+        task: The task.
+        journal: Where evaluations go.
+        episodes: Episodes of each evaluation; 0 for none.
+        is_seeded: The policy has an axis of seeds.
+
+    Returns:
+        ``observe(step, actor)``.
+    """
+    measure = None
+    if episodes:
+        measure = _make_measure(
+            plant_of(dataset.provenance), make_act(task), task, episodes, task.horizon
+        )
+
+    def observe(step: int, actor: Actor) -> None:
+        require_finite(actor, "the policy", f"stage '{POLICY}', step {step}")
+        if measure is None:
+            return
+        count = len(jax.tree.leaves(actor)[0]) if is_seeded else 1
+        contents = []
+        for i in range(count):
+            one = jax.tree.map(lambda leaf, i=i: leaf[i], actor) if is_seeded else actor
+            contents.append({"returns": np.asarray(measure(one, evaluation_key(step))).tolist()})
+        journal.record_evaluation(POLICY, step, contents)
+
+    return observe
+
+
+def evaluate_run(
+    folder: Path,
+    *,
+    episodes: int = 1000,
+    steps: int | None = None,
+    seed: int = 0,
+    cache: Path | None = None,
+    progress: Progress = SILENT,
+    warn: Warn = lambda text: None,
+) -> dict[str, Any]:
+    """Play the final policies of a run, and tell their returns beside what they have to beat.
+
+    Args:
+        folder: The folder of a finished run, of one seed or several.
+        episodes: Episodes that each policy plays, at least two; all play the same ones.
+        steps: Steps of an episode; the task's horizon by default.
+        seed: Seed of the resets.
+        cache: Cache of data sets; the user's own by default.
+        progress: Whom to tell.
+        warn: Called with a sentence when something has to be left out.
+
+    Returns:
+        The ``protocol``, the ``controllers`` with their returns, and the ``tail`` of the
+        evaluations made in training (None if there were none); plain JSON values.
+    """
+    manifest = read_run(folder)
+    places = seed_folders(folder, manifest)
+    policies = _final_policies(folder, places)
+    task, plant = task_of(manifest.data.provenance), plant_of(manifest.data.provenance)
+    steps, discount = steps or task.horizon, task.discount
+    dataset = _data_if_there(manifest, cache, progress, warn)
+    key = jax.random.fold_in(jax.random.key(_FINAL_RESETS), seed)
+    measure = _make_measure(plant, make_act(task), task, episodes, steps)
+    returns = {}
+    with progress.stage("playing", len(policies) + 1) as stage:
+        for number, policy in policies.items():
+            returns[number] = np.asarray(measure(policy.actor, key), np.float64)
+            stage.advance(1, {f"seed {number}": float(returns[number].mean())})
+        held = np.asarray(_make_measure(plant, make_hold(task), task, episodes, steps)(None, key))
+        stage.advance(1, {"hold": float(held.mean())})
+    return {
+        "run": str(folder),
+        "digest": manifest.digest,
+        "data": manifest.request.data,
+        "algorithm": manifest.request.algorithm,
+        "protocol": {"episodes": episodes, "steps": steps, "discount": discount, "seed": seed},
+        "controllers": [
+            *_rows_of_policies(returns),
+            _row("hold", held),
+            *_rows_of_data(manifest, dataset, discount, steps),
+        ],
+        "tail": tail_of_training([read_evaluations(place) for place in places.values()]),
+    }
+
+
+def tail_of_training(evaluations: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
+    """The figure that results are reported by: what a policy earned late in its training.
+
+    Args:
+        evaluations: For each seed, the evaluations made in training.
+
+    Returns:
+        Of the mean returns in the final tenth of the updates, pooled over seeds: the 10th
+        percentile, its error (None for a single value) and how many they are. None if there are
+        none.
+    """
+    pooled: list[float] = []
+    for lines in evaluations:
+        means = [float(np.mean(line["returns"])) for line in lines]
+        pooled += tail_values([int(line["step"]) for line in lines], means)
+    if not pooled:
+        return None
+    figure = tenth_percentile(pooled)
+    return {"percentile_10": figure.value, "error": figure.error, "values": len(pooled)}
+
+
+def render(result: Mapping[str, Any]) -> RenderableType:
+    """An evaluation as a page of text.
+
+    Args:
+        result: What :func:`evaluate_run` gave.
+
+    Returns:
+        Something to print on a rich console.
+    """
+    protocol, tail = result["protocol"], result["tail"]
+    table = Table(box=None, header_style="bold")
+    table.add_column("controller")
+    for column in ("return", "± error", "10th percentile", "episodes"):
+        table.add_column(column, justify="right")
+    for row in result["controllers"]:
+        figures = (row["mean"], row["standard_error"], row["percentile_10"])
+        cells = ["–" if figure is None else f"{figure:.2f}" for figure in figures]
+        table.add_row(row["name"], *cells, str(row["episodes"] or "–"))
+    parts: list[RenderableType] = [
+        Text(f"{result['algorithm']} on {result['data']} ({result['run']})"),
+        Text(
+            f"Return of {protocol['steps']} steps from fresh resets, "
+            f"discount {protocol['discount']:g}, rewards as the task scales them."
+        ),
+        Text(),
+        table,
+    ]
+    if tail is not None:
+        error = "" if tail["error"] is None else f" ± {tail['error']:.2f}"
+        parts += [
+            Text(),
+            Text(
+                "Final 10 % of training: 10th percentile of evaluations "
+                f"{tail['percentile_10']:.2f}{error} ({tail['values']} values)."
+            ),
+        ]
+    return Group(*parts)
+
+
+def plant_of(provenance: Mapping[str, Any]) -> Plant:
+    """The true plant behind a benchmark data set, for evaluation."""
+    task_of(provenance)  # says so if there is none
+    recipe = _recipe_of(provenance)
+    return make_industrial_benchmark(recipe.setpoint if recipe else recipes.EXPECTED_SETPOINT)
+
+
+def make_act(task: Task) -> Act:
+    """The policy network as a function for playing in a plant."""
+
+    def act(actor: Params, window: jax.Array, key: Key) -> jax.Array:
+        return choose_action(actor, task, window)
+
+    return act
+
+
+def make_hold(task: Task) -> Act:
+    """The controller that changes nothing."""
+    hold = np.asarray(task.hold_action or np.zeros(len(task.action_names)), np.float32)
+
+    def act(params: Params, window: jax.Array, key: Key) -> jax.Array:
+        return jax.numpy.asarray(hold)
+
+    return act
+
+
+def evaluation_key(step: int) -> Key:
+    """The resets of the evaluation after ``step`` updates."""
+    return jax.random.fold_in(jax.random.key(_TRAINING_RESETS), step)
+
+
+def _make_measure(plant: Plant, act: Act, task: Task, episodes: int, steps: int) -> Evaluator:
+    return make_evaluator(
+        plant, act, history=task.history, episodes=episodes, steps=steps, discount=task.discount
+    )
+
+
+def _final_policies(folder: Path, places: Mapping[int, Path]) -> dict[int, Policy]:
+    missing = [seed for seed, place in places.items() if not (place / POLICY / MANIFEST).is_file()]
+    if missing:
+        seeds = ", ".join(map(str, missing))
+        raise RunError(
+            f"This run is not finished: there is no policy yet of seed {seeds}.",
+            where=str(folder),
+            advice=f"go on with it by '{resume_command(folder)}'",
+        )
+    return {seed: load_policy(place / POLICY) for seed, place in places.items()}
+
+
+def _data_if_there(
+    manifest: Manifest, cache: Path | None, progress: Progress, warn: Warn
+) -> Dataset | None:
+    """The run's data set; a policy can be played without it."""
+    source = manifest.request.data
+    try:
+        dataset = catalog.find_dataset(source, cache=cache, progress=progress)
+    except UserError as error:
+        warn(f"leaving out the data's own return: {error.what}")
+        return None
+    if dataset.fingerprint != manifest.data.fingerprint:
+        warn(f"leaving out the data's own return: {source} is not what this run began with")
+        return None
+    return dataset
+
+
+def _rows_of_policies(returns: Mapping[int, npt.NDArray[np.float64]]) -> list[dict[str, Any]]:
+    if len(returns) == 1:
+        return [_row("policy", values, seed=seed) for seed, values in returns.items()]
+    rows = [_row(f"policy, seed {seed}", values, seed=seed) for seed, values in returns.items()]
+    table = np.stack(list(returns.values()))
+    # All seeds met the same resets, so that the episodes are independent and the seeds are not.
+    together = _row("policy, all seeds", table.mean(axis=0))
+    return [*rows, together | {"percentile_10": _percentile_10(table)}]
+
+
+def _rows_of_data(
+    manifest: Manifest, dataset: Dataset | None, discount: float, steps: int
+) -> list[dict[str, Any]]:
+    """What the log itself earned, and what is known of the behaviour that made it."""
+    rows = []
+    if dataset is not None:
+        rows.append(_row("data", dataset.discounted_returns(discount, steps)))
+    recipe = _recipe_of(manifest.data.provenance)
+    is_protocol = (discount, steps) == (DISCOUNT, STEPS)
+    expected = recipes.expected_return(recipe) if recipe and is_protocol else None
+    if expected is not None:
+        nothing = {"standard_error": None, "percentile_10": None, "episodes": None}
+        rows.append({"name": "behaviour, expected", "seed": None, "mean": expected, **nothing})
+    return rows
+
+
+def _row(name: str, returns: npt.ArrayLike, seed: int | None = None) -> dict[str, Any]:
+    values = np.asarray(returns, np.float64)
+    mean, error = mean_with_error(values)
+    return {
+        "name": name,
+        "seed": seed,
+        "mean": mean,
+        "standard_error": error,
+        "percentile_10": _percentile_10(values),
+        "episodes": len(values),
+    }
+
+
+def _percentile_10(values: npt.ArrayLike) -> float:
+    return float(np.percentile(np.asarray(values), 10))
+
+
+def _recipe_of(provenance: Mapping[str, Any]) -> recipes.Recipe | None:
+    recipe = provenance.get("recipe")
+    if not isinstance(recipe, Mapping):
+        return None
+    try:
+        return build_settings(recipes.Recipe, recipe)
+    except UserError:  # from another version, or by another hand
+        return None
