@@ -33,6 +33,13 @@ import optax  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+# Tests compile the same small programs again and again. One folder a process, since JAX does not
+# write the files of this cache atomically.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+jax.config.update("jax_compilation_cache_dir", str(_FOLDER / f"programs-{_WORKER}"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
 # Optax raises a decay to the power of an integer count; all else is ours to keep strict.
 _bias_correction = optax.tree.bias_correction
 

@@ -136,7 +136,11 @@ def repeat_update(
 
 def per_seed(make: Callable[[Key], State], key: Key) -> State:
     """``make(key)``, or the results for several keys stacked along a first axis."""
-    return jax.vmap(make)(key) if key.ndim else make(key)
+    if not key.ndim:
+        return make(key)
+    # In turn: batched random numbers take long to compile, and so the bits are those of one key.
+    stacked: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(make, key))
+    return stacked
 
 
 def init_optimiser(

@@ -42,7 +42,7 @@ def formula(name, window):
 def test_policies_follow_their_formulas(name):
     batch = windows(500)
     batch[::3, 0, 1:4] = [25.3, 24.6, 99.9]  # near the targets, where nothing is clipped
-    found = np.asarray(jax.vmap(behaviour.POLICIES[name])(jnp.asarray(batch)))
+    found = np.asarray(jax.jit(jax.vmap(behaviour.POLICIES[name]))(jnp.asarray(batch)))
     expected = np.stack([formula(name, window) for window in batch])
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert np.any(np.abs(expected) < 1)
@@ -50,7 +50,7 @@ def test_policies_follow_their_formulas(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_policies_keep_type_bounds_and_need_no_more_than_their_history(name):
-    policy = ALL[name]
+    policy = jax.jit(ALL[name])
     for window in windows(20, frames=30):
         action = policy(jnp.asarray(window))
         assert action.shape == (3,)
@@ -76,8 +76,9 @@ def test_a_set_point_is_reached_as_fast_as_may_be_and_kept(target):
     policy = behaviour.make_set_point(*target)
     frame = jnp.asarray([70.0, 50.0, 50.0, 50.0, 30.0, 100.0])
     needed = np.ceil(np.abs(np.subtract(target, 50.0)) / STEERING_STEPS - 1e-6).astype(int)
+    advance = jax.jit(lambda frame: frame.at[1:4].set(steer(frame, policy(frame[None]))))
     for time in range(1, 56):
-        frame = frame.at[1:4].set(steer(frame, policy(frame[None])))
+        frame = advance(frame)
         is_due = time >= needed
         np.testing.assert_allclose(frame[1:4][is_due], np.array(target)[is_due], atol=1e-4)
         assert not np.any(np.isclose(frame[1:4], target, atol=1e-3) & ~is_due)
@@ -87,7 +88,7 @@ def play(epsilon, count=20_000):
     act = behaviour.make_exploring(behaviour.bad, epsilon)
     window = jnp.asarray(windows(1)[0]).at[0, 1:4].set(10.0)  # where bad says (1, 1, 1)
     keys = jax.random.split(jax.random.key(3), count)
-    return np.asarray(jax.vmap(lambda key: act(None, window, key))(keys))
+    return np.asarray(jax.jit(jax.vmap(lambda key: act(None, window, key)))(keys))
 
 
 def test_without_noise_the_policy_acts():

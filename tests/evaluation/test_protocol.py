@@ -35,16 +35,16 @@ def constant(params, window, key):
 @given(
     rewards=hnp.arrays(
         np.float32,
-        hnp.array_shapes(min_dims=1, max_dims=3, max_side=20),
+        st.sampled_from([(1,), (40,), (3, 7), (2, 1, 5)]),  # each is compiled
         elements=st.floats(-1000, 1000, width=32),
     ),
-    discount=st.floats(0, 1),
+    discount=st.sampled_from([0.0, 0.5, 0.97, 1.0]),
 )
 def test_discounted_sums_match_the_naive_loop(rewards, discount):
     expected = np.zeros(rewards.shape[:-1])
     for step in reversed(range(rewards.shape[-1])):
         expected = rewards[..., step] + discount * expected
-    found = discounted_sum(jnp.asarray(rewards), discount)
+    found = jax.jit(discounted_sum, static_argnums=1)(jnp.asarray(rewards), discount)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=0.02)
 

@@ -277,7 +277,9 @@ def _rows_of_data(
     """What the log itself earned, and what is known of the behaviour that made it."""
     rows = []
     if dataset is not None:
-        rows.append(_row("data", dataset.discounted_returns(discount, steps)))
+        is_whole = int(dataset.lengths.min()) >= steps
+        name = "data" if is_whole else "data (shorter episodes)"
+        rows.append(_row(name, dataset.discounted_returns(discount, steps)))
     recipe = _recipe_of(manifest.data.provenance)
     is_protocol = (discount, steps) == (DISCOUNT, STEPS)
     expected = recipes.expected_return(recipe) if recipe and is_protocol else None

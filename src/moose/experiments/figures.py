@@ -64,8 +64,14 @@ def draw_dataset(
         discount: Discount of the returns.
         steps: How many of an episode's first steps count into its return.
     """
-    suffix = picture_format(path)
+    picture_format(path)
     figure = _dataset_figure(dataset, dataset.discounted_returns(discount, steps), discount, steps)
+    write_figure(figure, path)
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format its name asks for, whole or not at all."""
+    suffix = picture_format(path)
     # Without the time of day, the same data give the same picture.
     metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(
         suffix, {}
@@ -117,7 +123,7 @@ def _draw_episodes(
                 alpha=0.85,
                 label=label,
             )
-        _tidy(ax, name)
+        tidy(ax, name)
     for ax in axes[panels:]:
         ax.set_axis_off()
     for ax in axes[max(panels - 2, 0) : panels]:
@@ -145,7 +151,7 @@ def _draw_distributions(
     for index, (ax, name) in enumerate(zip(axes, actions, strict=False)):
         ax.hist(dataset.actions[:, index], bins=40, color=_GREY, alpha=0.8)
         ax.set_yticks([])
-        _tidy(ax, f"action {name}")
+        tidy(ax, f"action {name}")
     last = axes[-1]
     last.hist(returns, bins=min(40, max(5, len(returns) // 4)), color=_COLOURS["median"], alpha=0.8)
     last.axvline(returns.mean(), color="black", linewidth=1.2, label="mean")
@@ -153,7 +159,7 @@ def _draw_distributions(
     last.axvline(tenth, color="black", linewidth=1.2, linestyle=":", label="10th percentile")
     last.legend(frameon=False, fontsize=7)
     last.set_yticks([])
-    _tidy(last, label)
+    tidy(last, label)
 
 
 def _three_episodes(returns: npt.NDArray[np.float64]) -> dict[str, int]:
@@ -166,7 +172,8 @@ def _three_episodes(returns: npt.NDArray[np.float64]) -> dict[str, int]:
     return chosen
 
 
-def _tidy(ax: Axes, title: str) -> None:
+def tidy(ax: Axes, title: str) -> None:
+    """Give a panel its title and the look that all pictures share."""
     ax.set_title(title, fontsize=9, loc="left", pad=3)
     ax.tick_params(labelsize=7)
     ax.spines[["top", "right"]].set_visible(False)

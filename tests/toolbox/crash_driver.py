@@ -1,0 +1,132 @@
+"""Runs the command line again and again in processes that are killed, or die at a write.
+
+JAX and moose are imported once, before any backend starts; every run is a fork of that state. Each
+line of standard input is a request as JSON, each line of standard output the answer:
+
+    argv        the words after ``moose``
+    kill_after  seconds after which the process is sent SIGKILL
+    roots       folders whose writes count: the process dies right before the first kind of write
+                that the file ``seen`` does not list yet, and lists it
+    only        a text that such a write's label has to contain
+    file_limit  greatest size of a file in bytes, as a full disk would have it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import optax
+
+import moose.cli
+import moose.experiments.evaluate
+import moose.experiments.runner
+
+MODULES = (jax, optax, moose)  # imported here so that no fork has to
+
+
+class WriteWatch:
+    """Ends the process before a kind of write it has not yet died at."""
+
+    def __init__(self, roots, seen, only=""):
+        self._roots = [os.path.realpath(root) for root in roots]
+        self._seen = set(Path(seen).read_text().splitlines())
+        self._only = only
+        self._list = os.open(seen, os.O_WRONLY | os.O_APPEND)
+        self._last_place = ""
+
+    def __call__(self, event, arguments):
+        label = self._label(event, arguments)
+        if label is None or label in self._seen or self._only not in label:
+            return
+        os.write(self._list, f"{label}\n".encode())
+        os._exit(9)
+
+    def _label(self, event, arguments):
+        if event == "ctypes.dlsym":  # how two folders are swapped
+            return f"swap {self._last_place}" if arguments[1] == "renameat2" else None
+        if event == "open":
+            path, mode = arguments[0], arguments[1]
+            kind = "flush" if mode is None else "write" if set(mode) & set("wax+") else None
+        else:
+            path = arguments[0] if arguments else None
+            kind = {
+                "os.mkdir": "make folder",
+                "os.rename": "rename",
+                "os.remove": "remove",
+                "shutil.rmtree": "remove folder",
+            }.get(event)
+        if kind is None or not isinstance(path, str | os.PathLike):
+            return None
+        name = os.path.realpath(path)
+        for number, root in enumerate(self._roots):
+            if name.startswith(root + os.sep):
+                place = re.sub(r"-[0-9a-f]{8}(?=/|$)", "", os.path.relpath(name, root))
+                self._last_place = f"{number}:{place}"
+                return f"{kind} {self._last_place}"
+        return None
+
+
+def run(request):
+    """Fork, run the command line there, wait for its end."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        started = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            os.dup2(out.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            _run_in_child(request)
+        if request.get("kill_after") is not None:
+            _kill_after(child, request["kill_after"])
+        _, status = os.waitpid(child, 0)
+        for stream in (out, errors):
+            stream.seek(0)
+        return {
+            "code": os.waitstatus_to_exitcode(status),
+            "seconds": time.monotonic() - started,
+            "out": out.read(),
+            "errors": errors.read(),
+        }
+
+
+def _run_in_child(request):
+    code = 1
+    try:
+        if request.get("roots"):
+            sys.addaudithook(WriteWatch(request["roots"], request["seen"], request.get("only", "")))
+        if request.get("file_limit") is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], hard))
+        sys.argv = ["moose", *request["argv"]]
+        try:
+            moose.cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _kill_after(child, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.002)
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+    os.kill(child, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    print(json.dumps({"ready": True}), flush=True)
+    for text in sys.stdin:
+        print(json.dumps(run(json.loads(text))), flush=True)
