@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests run in two processes; each is told to use one thread, so that they do not fight.
 WORKERS ?= 2
 
-.PHONY: demo test check format docs constraints clean
+.PHONY: demo test check format constraints clean
 
 demo: $(VENV)/.demo ## make data, play the reference controllers, print the comparison
 	$(BIN)/moose demo
@@ -24,8 +24,11 @@ format: $(VENV)/.dev ## let the tools mend what they can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-constraints: $(VENV)/.dev ## record the exact versions of this environment
-	$(PIP) list --format=freeze --exclude-editable | grep -vE '^(pip|setuptools|moose-rl|torch)==' > constraints.txt
+# Takes the environment as it is: built with the old constraints it would only repeat them. For newer
+# versions: make clean, empty constraints.txt, make test, make constraints.
+constraints: ## record the exact versions of this environment
+	$(PIP) list --format=freeze --exclude-editable > $(VENV)/installed.txt
+	grep -vE '^(pip|setuptools|moose-rl|torch)==' $(VENV)/installed.txt > constraints.txt
 
 clean: ## forget the virtual environment and the caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,11 +15,11 @@ SOURCE = Path(moose.__file__).parent
 LAYERS = (
     ("errors", "version"),
     ("storage",),
+    ("checkpoint",),
     ("types",),
     ("config",),
     ("progress",),
     ("training",),
-    ("checkpoint",),
     ("data",),
     ("tasks",),
     ("envs",),

@@ -5,6 +5,7 @@ line of standard input is a request as JSON, each line of standard output the an
 
     argv        the words after ``moose``
     kill_after  seconds after which the process is sent SIGKILL
+    signal      a signal to send as soon as the file ``when`` is there
     roots       folders whose writes count: the process dies right before the first kind of write
                 that the file ``seen`` does not list yet, and lists it
     only        a text that such a write's label has to contain
@@ -85,7 +86,10 @@ def run(request):
             os.dup2(errors.fileno(), 2)
             _run_in_child(request)
         if request.get("kill_after") is not None:
-            _kill_after(child, request["kill_after"])
+            end = started + request["kill_after"]
+            _send_when(lambda: time.monotonic() >= end, child, signal.SIGKILL)
+        elif request.get("signal") is not None:
+            _send_when(lambda: os.path.exists(request["when"]), child, request["signal"])
         _, status = os.waitpid(child, 0)
         for stream in (out, errors):
             stream.seek(0)
@@ -117,13 +121,12 @@ def _run_in_child(request):
         os._exit(code)
 
 
-def _kill_after(child, seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def _send_when(is_time, child, number):
+    while not is_time():
         time.sleep(0.002)
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return
-    os.kill(child, signal.SIGKILL)
+    os.kill(child, number)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,9 @@ def make_observer(
         contents = []
         for i in range(count):
             one = jax.tree.map(lambda leaf, i=i: leaf[i], actor) if is_seeded else actor
-            contents.append({"returns": np.asarray(measure(one, evaluation_key(step))).tolist()})
+            returns = np.asarray(measure(one, evaluation_key(step)))
+            require_finite(returns, "the policy's return", f"stage '{POLICY}', step {step}")
+            contents.append({"returns": returns.tolist()})
         journal.record_evaluation(POLICY, step, contents)
 
     return observe

@@ -1,0 +1,121 @@
+"""What the documents show is what happens: their code runs, their commands print what they say."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import moose.cli
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(document, language):
+    return [text for kind, text in BLOCK.findall(document.read_text()) if kind == language]
+
+
+def sessions(document):
+    """Commands and the output that the document shows for them."""
+    found = []
+    for text in blocks(document, "console"):
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                found.append((line.removeprefix("$ "), []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def named(documents):
+    return [pytest.param(path, id=path.name) for path in documents]
+
+
+@pytest.mark.parametrize("document", named(d for d in DOCUMENTS if blocks(d, "python")))
+def test_python_runs(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for number, text in enumerate(blocks(document, "python")):
+        exec(compile(text, f"{document.name}, block {number}", "exec", dont_inherit=True), names)  # noqa: S102
+
+
+@pytest.mark.parametrize("document", named(d for d in DOCUMENTS if sessions(d)))
+def test_commands_print_what_is_shown(document, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MOOSE_CACHE", str(tmp_path / "cache"))
+    for command, shown in sessions(document):
+        program, *arguments = shlex.split(command)
+        if program != "moose":
+            assert program in {"make", ".venv/bin/pre-commit"}
+            continue
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
+        with pytest.raises(SystemExit) as stop:
+            moose.cli.main()
+        assert not stop.value.code, command
+        printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+        for line in shown:
+            words = line.split()
+            assert not words or any(is_alike(words, other) for other in printed), line
+
+
+def is_alike(shown, printed):
+    """The same words; … stands for anything, and numbers need not agree in the last digit."""
+    if shown and shown[-1] == "…":
+        shown, printed = shown[:-1], printed[: len(shown) - 1]
+    return len(shown) == len(printed) and all(map(is_same_word, shown, printed))
+
+
+def is_same_word(shown, printed):
+    try:
+        return math.isclose(float(shown), float(printed), rel_tol=0.01)
+    except ValueError:
+        return shown == printed
+
+
+def test_the_comparison_can_fail():
+    assert is_alike(["return", "-61.5", "…"], ["return", "-61.52", "±", "0.1"])
+    assert not is_alike(["return", "-61.5"], ["return", "-64.9"])
+    assert not is_alike(["return"], ["return", "-64.9"])
+    assert not is_alike(["return", "…"], ["profit", "-64.9"])
+
+
+def test_the_makefile_has_the_targets_that_the_documents_name():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
+    assert targets == phony
+    named_ones = {
+        name for path in DOCUMENTS for name in re.findall(r"`make (\w+)`", path.read_text())
+    }
+    assert named_ones <= targets
+    assert {"demo", "test", "check"} <= named_ones
+    first_two = [command for command, _ in sessions(ROOT / "README.md")][:2]
+    assert first_two == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("document", named([*DOCUMENTS, ROOT / "CHANGELOG.md"]))
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+        if not target.startswith("https://"):
+            assert (document.parent / target).exists(), target
+
+
+def test_the_table_of_returns_is_the_one_in_the_program():
+    from moose.envs import recipes
+
+    text = (ROOT / "docs" / "industrial_benchmark.md").read_text().replace("−", "-")
+    for name in ("bad", "mediocre", "optimized"):
+        row = re.search(rf"^\| {name} \|(.*)\|$", text, re.MULTILINE)[1]
+        values = [float(cell) for cell in row.split("|")]
+        expected = [
+            recipes.EXPECTED_RETURNS[name, epsilon] for epsilon in (0.0, 0.2, 0.4, 0.6, 0.8)
+        ]
+        assert values == [*expected, recipes.EXPECTED_RETURNS["global", 1.0]]
+    assert f"(`hold`) earns {recipes.EXPECTED_HOLD}" in text
+    assert f"earn {recipes.EXPECTED_SET_POINT} " in text

@@ -1,0 +1,115 @@
+"""Tiny real trainings in processes of their own, which may be killed; see ``crash_driver``."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(os.environ["MOOSE_TEST_FOLDER"])
+DRIVER = Path(__file__).with_name("crash_driver.py")
+
+TINY = {
+    "dynamics": {"members": 2, "hidden": [8], "epochs": 2, "batch_size": 50},
+    # Wider than the models, so that its checkpoint is the first that a small disk has no room for.
+    "support": {"width": 12, "epochs": 1, "batch_size": 50},
+    "search": {"hidden": [8], "updates": 2, "start_states": 3, "horizon": 4, "checks": 2},
+}
+ROOM_FOR_MODELS_ONLY = (
+    45_000  # bytes: more than a checkpoint of the models, less than the support's
+)
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    """Exit code, or minus the signal."""
+    seconds: float
+    out: str
+    errors: str
+
+
+def moose(*words, **manner) -> Ended:
+    """Run the command line in a new process; ``manner`` is what :mod:`crash_driver` offers."""
+    request = {"argv": [str(word) for word in words], **manner}
+    return Ended(**_ask(json.dumps(request, default=str)))
+
+
+def train(out, cache, *words, **manner) -> Ended:
+    """Begin a tiny training in ``out``, or go on with the one that is there."""
+    if (Path(out) / "manifest.json").exists():
+        return moose("train", "--resume", out, "--cache", cache, "--quiet", **manner)
+    tiny = ("--config", tiny_file(), "--evaluation-episodes", 2)
+    return moose("train", log(), *tiny, "--out", out, "--cache", cache, "--quiet", *words, **manner)
+
+
+def outcome(folder) -> dict[str, bytes]:
+    """All that has to be the same, bit for bit: policies, metrics and evaluations."""
+    names = ("metrics.jsonl", "evaluations.jsonl", "tensors.safetensors")
+    files = [file for name in names for file in Path(folder).rglob(name)]
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in files
+        if "checkpoints" not in file.parts
+    }
+
+
+@functools.cache
+def undisturbed(*words) -> Path:
+    """The folder of a run that nobody disturbed; its cache is ``cache`` beside it."""
+    place = Path(tempfile.mkdtemp(prefix="undisturbed-", dir=FOLDER))
+    ended = train(place / "run", place / "cache", *words)
+    assert ended.code == 0, ended.errors
+    return place / "run"
+
+
+@functools.cache
+def log() -> Path:
+    """A data set of four short episodes."""
+    place = Path(tempfile.mkdtemp(prefix="log-", dir=FOLDER)) / "log"
+    size = ("--episodes", 4, "--steps", 60)
+    assert moose("data", "make", "ib/bad-0.2", *size, "--out", place, "--quiet").code == 0
+    return place
+
+
+@functools.cache
+def tiny_file() -> Path:
+    """The settings of a tiny training."""
+    file = Path(tempfile.mkdtemp(prefix="settings-", dir=FOLDER)) / "tiny.yaml"
+    file.write_text(json.dumps(TINY))
+    return file
+
+
+def _ask(line: str) -> dict:
+    driver = _driver()
+    driver.stdin.write(line + "\n")
+    driver.stdin.flush()
+    return json.loads(driver.stdout.readline())
+
+
+@functools.cache
+def _driver() -> subprocess.Popen:
+    # Compiled programs are shared by all processes; a run from the cache gives the same bits.
+    programs = {
+        "JAX_COMPILATION_CACHE_DIR": str(FOLDER / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    driver = subprocess.Popen([sys.executable, DRIVER], env=os.environ | programs, **pipes)
+    assert json.loads(driver.stdout.readline()) == {"ready": True}
+    atexit.register(_end, driver)
+    return driver
+
+
+def _end(driver):
+    driver.stdin.close()
+    driver.wait(timeout=60)
+    driver.stdout.close()
