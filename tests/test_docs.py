@@ -48,7 +48,6 @@ def test_python_runs(document, tmp_path, monkeypatch):
 @pytest.mark.parametrize("document", named(d for d in DOCUMENTS if sessions(d)))
 def test_commands_print_what_is_shown(document, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MOOSE_CACHE", str(tmp_path / "cache"))
     for command, shown in sessions(document):
         program, *arguments = shlex.split(command)
         if program != "moose":

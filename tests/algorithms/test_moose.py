@@ -12,11 +12,12 @@ import pytest
 
 from moose.algorithms import moose
 from moose.config import build_settings, merge
-from moose.data.normalize import Statistics
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.data.split import split_episodes
+from moose.errors import RunError
 from moose.models.actor import Actor, choose_action, init_actor
 from moose.models.dynamics import fit_ensemble, init_members, measure_scales, ready
-from moose.models.rollout import Imagined
 from moose.models.supervised import make_table
 from moose.models.support import (
     fit_support,
@@ -25,6 +26,7 @@ from moose.models.support import (
     measure_support_scales,
     num_latents,
 )
+from moose.tasks.task import Task
 from toys import (
     MemoryJournal,
     altered,
@@ -274,3 +276,320 @@ def test_loss_and_gradient_are_those_of_the_equations(case):
         slope = (loss_at(flat + step) - loss_at(flat - step)) / 2e-6
         np.testing.assert_allclose(found @ direction, slope, rtol=1e-6, atol=1e-8)
     assert np.abs(found).max() > 1e-6
+
+
+# The parts of the objective
+
+
+def test_the_worst_model_is_chosen_for_each_start_state():
+    returns = jnp.asarray([[1.0, 5.0, 3.0], [2.0, 0.0, 3.0]])  # [K, N]
+    assert moose.expected_return(returns, 1.0) == pytest.approx((1.0 + 0.0 + 3.0) / 3)
+    assert moose.expected_return(returns, 0.0) == pytest.approx((1.5 + 2.5 + 3.0) / 3)
+    assert moose.expected_return(returns, 0.5) == pytest.approx((1.25 + 1.25 + 3.0) / 3)
+
+
+def test_returns_are_discounted_from_the_first_step():
+    rewards = jnp.asarray([[[1.0, -1.0]], [[10.0, 0.0]], [[100.0, 2.0]]])  # [H, K, N]
+    np.testing.assert_allclose(moose.discounted_return(rewards, 0.5), [[31.0, -0.5]])
+    np.testing.assert_allclose(moose.discounted_return(rewards, 1.0), [[111.0, 1.0]])
+
+
+def test_penalties_are_summed_over_time_and_averaged_over_the_rest():
+    penalties = jnp.asarray([[[1.0, 2.0], [3.0, 4.0]], [[0.0, 0.0], [0.0, 8.0]]])
+    assert moose.expected_penalty(penalties) == pytest.approx(2.5 + 2.0)
+
+
+# Start states
+
+START_TASK = make_toy_task(history=3)
+START_LOG = make_toy_log(START_TASK, episodes=3, steps=5, unfinished=(1,))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("first", [0, 5, 10]),
+        ("early", [0, 1, 2, 5, 6, 7, 10, 11, 12]),
+        ("any", list(range(15))),
+    ],
+)
+def test_start_rules_choose_exactly_their_states(rule, expected):
+    starts = moose.start_transitions(START_LOG, START_TASK, rule)
+    np.testing.assert_array_equal(starts, expected)
+
+
+def test_drawn_starts_are_windows_of_allowed_states_and_reach_them_all():
+    starts = moose.start_transitions(START_LOG, START_TASK, "early")
+    given = moose.Given(make_table(START_LOG), None, None, starts)
+    windows = np.asarray(moose.draw_starts(given, START_TASK, 500, jax.random.key(0)))
+    assert windows.shape == (500, 3, 3)
+    frames = np.split(START_LOG.observations, [6, 12])
+    allowed = {
+        np.stack([episode[max(time - age, 0)] for age in range(3)]).tobytes()
+        for episode in frames
+        for time in range(3)
+    }
+    assert {window.tobytes() for window in windows} == allowed
+
+
+# What must not be read
+
+
+def test_held_out_episodes_never_enter_training():
+    task = make_toy_task(is_reward_known=False)
+    log, config = make_toy_log(task, episodes=10), make_config()
+    _, held_out = split_episodes(10, config.held_out, config.split_seed)
+    rows = np.concatenate([np.arange(31 * e, 31 * (e + 1)) for e in held_out])
+    transitions = np.concatenate([np.arange(30 * e, 30 * (e + 1)) for e in held_out])
+    observations, actions, rewards = (
+        np.array(part) for part in (log.observations, log.actions, log.rewards)
+    )
+    observations[rows], actions[transitions], rewards[transitions] = 1e30, -1e30, 1e30
+    poisoned = altered(log, observations=observations, actions=actions, rewards=rewards)
+    assert_same_bits(
+        moose.fit(poisoned, task, config, jax.random.key(0)),
+        moose.fit(log, task, config, jax.random.key(0)),
+    )
+
+
+def test_placeholders_never_enter_the_search():
+    task = make_toy_task()
+    log, config = make_toy_log(task, unfinished=(0, 2, 5)), make_config()
+    key = jax.random.key(0)
+    ensemble = fit_ensemble(log, task, config.dynamics, key)
+    support = fit_support(log, task, config.support, key)
+    poison = np.array(log.observations)
+    poison[~log.is_observed] = 1e30
+    clean, poisoned = (
+        moose.search_policy(data, task, config, ensemble, support, key)
+        for data in (log, altered(log, observations=poison))
+    )
+    assert_same_bits(poisoned, clean)
+
+
+# Seeds, sweeps, checks
+
+
+def test_seeds_together_are_seeds_in_turn():
+    task = make_toy_task(is_reward_known=False)
+    log = make_toy_log(task)
+    config = make_config(search={"latent": "sample", "optimiser": "adam", "learning_rate": 1e-2})
+    keys = jax.random.split(jax.random.key(3), 2)
+    journal = MemoryJournal()
+    together = moose.fit(log, task, config, keys, journal=journal)
+    for seed, key in enumerate(keys):
+        alone_journal = MemoryJournal()
+        alone = moose.fit(log, task, config, key, journal=alone_journal)
+        one = member_of((together.actor, together.ensemble.members, together.support[0]), seed)
+        other = (alone.actor, alone.ensemble.members, alone.support.autoencoder)
+        assert_close(one, other, rtol=1e-3, atol=1e-4)
+        for line, alone_line in zip(journal.lines, alone_journal.lines, strict=True):
+            assert line[:2] == alone_line[:2]
+            for name, value in line[2].items():
+                np.testing.assert_allclose(value[seed], alone_line[2][name], rtol=1e-3)
+    assert differ(member_of(together.actor.network, 0), member_of(together.actor.network, 1))
+
+
+def test_a_sweep_of_the_search_fits_models_once():
+    task = make_toy_task()
+    log, key = make_toy_log(task), jax.random.key(0)
+    journal = MemoryJournal()
+
+    def fit(task=task, key=key, **changes):
+        journal.states.clear()
+        return moose.fit(log, task, make_config(**changes), key, journal=journal)
+
+    first, second = fit(), fit(search={"return_weight": 1.0})
+    assert len(journal.results) == 2
+    assert_same_bits(first.ensemble, second.ensemble)
+    assert differ(first.actor.network, second.actor.network)
+    for count, again in enumerate(
+        [
+            {"dynamics": {"epochs": 1}},
+            {"support": {"epochs": 1}},
+            {"split_seed": 1},
+            {"key": jax.random.key(1)},
+            {"task": make_toy_task(target="delta")},
+        ]
+    ):
+        before = len(journal.results)
+        fit(**again)
+        assert len(journal.results) > before, count
+
+
+def test_only_the_networks_weights_are_trained():
+    task = make_toy_task()
+    log = make_toy_log(task)
+    config = make_config(search={"optimiser": "adam", "learning_rate": 1e-2})
+    seen = {}
+    fitted = moose.fit(
+        log, task, config, jax.random.key(0), observe=lambda step, actor: seen.update({step: actor})
+    )
+    assert list(seen) == [0, 2, 4]
+    assert differ(seen[0].network, seen[2].network)
+    assert_same_bits(seen[4], fitted.actor)
+    assert_same_bits(seen[4].scale, jax.tree.map(jnp.asarray, fitted.ensemble.scales.frame))
+
+
+def test_an_exploding_gradient_stops_the_run():
+    task = make_toy_task()
+    with pytest.raises(RunError, match="gradient_norm") as caught:
+        moose.fit(
+            make_toy_log(task),
+            task,
+            make_config(search={"gradient_limit": 1e-9}),
+            jax.random.key(0),
+        )
+    assert "stage 'policy', step 0" in caught.value.where
+
+
+@pytest.mark.parametrize("preset", sorted(moose.PRESETS))
+def test_presets_are_valid(preset):
+    config = build_settings(moose.Config, moose.PRESETS[preset])
+    assert config.search.return_weight == 0.01
+    assert config.search.pessimism == 0.5
+    assert config.dynamics.members == 4
+
+
+# Known answers
+
+# A slightly unstable mass with a force; quadratic costs of the next state and of the force.
+PLANT_A, PLANT_B = np.array([[1.0, 0.2], [-0.1, 0.9]]), np.array([[0.0], [0.3]])
+COST_Q, COST_R = np.diag([1.0, 0.1]), 0.1
+DISCOUNT, HORIZON = 0.95, 30
+
+
+def linear_reward(frame, action, next_frame):
+    position, speed = next_frame[0], next_frame[1]
+    return -(COST_Q[0, 0] * position**2 + COST_Q[1, 1] * speed**2 + COST_R * action[0] ** 2)
+
+
+def make_linear_log(task):
+    rng = np.random.default_rng(0)
+    episodes = []
+    for _ in range(100):
+        states, forces, rewards = [rng.uniform(-2, 2, 2)], rng.uniform(-4, 4, (20, 1)), []
+        for force in forces:
+            states.append(PLANT_A @ states[-1] + PLANT_B @ force)
+            rewards.append(linear_reward(states[-2], force, states[-1]))
+        episodes.append(Episode(np.array(states), forces, np.array(rewards)))
+    return Dataset.from_episodes(episodes, task.observation_names, task.action_names, {})
+
+
+def optimal_gains_and_costs():
+    """Backward Riccati recursion over the horizon: time-varying gains, and the cost-to-go."""
+    cost, gains = np.zeros((2, 2)), []
+    for _ in range(HORIZON):
+        ahead = COST_Q + DISCOUNT * cost
+        gain = np.linalg.solve(COST_R + PLANT_B.T @ ahead @ PLANT_B, PLANT_B.T @ ahead @ PLANT_A)
+        cost = PLANT_A.T @ ahead @ (PLANT_A - PLANT_B @ gain)
+        gains.insert(0, gain)
+    return gains, cost
+
+
+def true_returns(policy, starts):
+    states, totals = starts, np.zeros(len(starts))
+    for time in range(HORIZON):
+        forces = policy(states, time)
+        states = states @ PLANT_A.T + forces @ PLANT_B.T
+        costs = np.sum(states @ COST_Q * states, axis=1) + COST_R * forces[:, 0] ** 2
+        totals = totals - DISCOUNT**time * costs
+    return totals
+
+
+@pytest.mark.slow
+def test_a_linear_plant_is_controlled_as_well_as_can_be():
+    task = Task(
+        name="linear",
+        observation_names=("position", "speed"),
+        action_names=("force",),
+        action_low=(-5.0,),
+        action_high=(5.0,),
+        history=1,
+        discount=DISCOUNT,
+        horizon=HORIZON,
+        target="delta",
+        predicted_names=("position", "speed"),
+        physics=lambda frame, action, predicted: predicted,
+        reward=linear_reward,
+    )
+    config = make_config(
+        dynamics={"members": 2, "hidden": [32, 32], "epochs": 40, "batch_size": 100}
+        | {"learning_rate": 3e-3},
+        support={"width": 4, "epochs": 1},
+        search={"hidden": [32, 32], "updates": 400, "start_states": 32, "horizon": None}
+        | {"optimiser": "adam", "learning_rate": 3e-3, "return_weight": 1.0},
+    )
+    actor = moose.fit(make_linear_log(task), task, config, jax.random.key(0)).actor
+    act = jax.jit(jax.vmap(lambda frame: choose_action(actor, task, frame[None])))
+
+    starts = np.random.default_rng(5).uniform(-2, 2, (200, 2))
+    gains, cost = optimal_gains_and_costs()
+    optimum = -np.einsum("ni,ij,nj->n", starts, cost, starts)
+    np.testing.assert_allclose(
+        true_returns(lambda states, time: -states @ gains[time].T, starts), optimum, rtol=1e-9
+    )
+    found = true_returns(lambda states, time: act(states.astype(np.float32)), starts)
+    assert 1.0 <= found.mean() / optimum.mean() < 1.02
+
+
+CORNER, GOAL = 1.5, 10.0
+
+
+def make_corner_log(task):
+    """A walk that keeps to one corner of the world, far from the goal."""
+    rng = np.random.default_rng(0)
+    episodes = []
+    for _ in range(60):
+        states, moves = [rng.uniform(1.0, 2.0, 2)], []
+        for _ in range(25):
+            pull = 0.5 * (CORNER - states[-1])
+            moves.append(np.clip(pull + rng.normal(0.0, 0.3, 2), -1.0, 1.0))
+            states.append(states[-1] + moves[-1])
+        rewards = -np.abs(np.array(states[1:]) - GOAL).sum(axis=1)
+        episodes.append(Episode(np.array(states), np.array(moves), rewards))
+    return Dataset.from_episodes(episodes, task.observation_names, task.action_names, {})
+
+
+@pytest.mark.slow
+def test_the_penalty_keeps_a_policy_where_the_data_are():
+    task = Task(
+        name="corner",
+        observation_names=("x", "y"),
+        action_names=("dx", "dy"),
+        action_low=(-1.0, -1.0),
+        action_high=(1.0, 1.0),
+        history=1,
+        discount=0.97,
+        horizon=20,
+        target="delta",
+        predicted_names=("x", "y"),
+        physics=lambda frame, action, predicted: predicted,
+        reward=lambda frame, action, following: -jnp.sum(jnp.abs(following - GOAL)),
+    )
+    log = make_corner_log(task)
+    low, high = log.observations.min(axis=0), log.observations.max(axis=0)
+    journal = MemoryJournal()
+
+    def visited(return_weight):
+        """All states of 20 true steps from the log's first states: [T, E, n]."""
+        config = make_config(
+            dynamics={"members": 2, "hidden": [32], "epochs": 15, "batch_size": 100},
+            support={"width": 32, "epochs": 30, "batch_size": 100, "learning_rate": 3e-3},
+            search={"hidden": [32], "updates": 200, "start_states": 32, "horizon": None}
+            | {"optimiser": "adam", "learning_rate": 3e-3, "return_weight": return_weight},
+        )
+        journal.states.clear()  # the fitted models are kept
+        actor = moose.fit(log, task, config, jax.random.key(0), journal=journal).actor
+        act = jax.jit(jax.vmap(lambda frame: choose_action(actor, task, frame[None])))
+        states = [log.observations[:: log.lengths[0] + 1]]
+        for _ in range(20):
+            states.append(states[-1] + np.asarray(act(states[-1])))
+        return np.array(states)
+
+    penalised, unpenalised = visited(0.01), visited(1.0)
+    assert len(journal.results) == 2
+    assert (penalised >= low).all()
+    assert (penalised <= high).all()
+    # Without the penalty every trajectory runs past the goal, as if the world ended at the data.
+    assert (unpenalised[-1] > high + 5.0).all()

@@ -311,7 +311,7 @@ def test_an_interruption_while_writing_leaves_what_was_there(moose, tmp_path, mo
 
 def test_demo(moose, tmp_path):
     out = tmp_path / "demo"
-    code, text, err = moose("demo", "--out", out, "--episodes", 50, "--quiet")
+    code, text, err = moose("demo", "--out", out, "--episodes", 100, "--quiet")
     assert (code, err) == (0, "")
     for part in ("bad", "mediocre", "hold", "set point", "optimized", "-326.8", "expected"):
         assert part in text
@@ -319,7 +319,7 @@ def test_demo(moose, tmp_path):
 
 
 def test_demo_for_programs(tmp_path):
-    result = run_process("demo", "--out", tmp_path, "--episodes", 20, "--json")
+    result = run_process("demo", "--out", tmp_path, "--episodes", 100, "--json")
     assert result.returncode == 0
     assert len(json.loads(result.stdout)["controllers"]) == 5
     stages = [json.loads(line)["stage"] for line in result.stderr.splitlines()]

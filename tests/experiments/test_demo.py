@@ -16,7 +16,7 @@ from moose.progress import JsonProgress
 def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "demo"
     stream = io.StringIO()
-    result = run_demo(out, episodes=200, progress=JsonProgress(stream))
+    result = run_demo(out, episodes=100, progress=JsonProgress(stream))
     return out, result, stream.getvalue()
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from moose.config import digest
-from moose.data.dataset import Dataset, Episode
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.errors import DataError
 from moose.tasks.task import from_box, to_box
 from toys import make_toy_log, make_toy_task

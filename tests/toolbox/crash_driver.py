@@ -8,7 +8,7 @@ line of standard input is a request as JSON, each line of standard output the an
     signal      a signal to send as soon as the file ``when`` is there
     roots       folders whose writes count: the process dies right before the first kind of write
                 that the file ``seen`` does not list yet, and lists it
-    only        a text that such a write's label has to contain
+    only        a regular expression that such a write's label has to match
     file_limit  greatest size of a file in bytes, as a full disk would have it
 """
 
@@ -40,13 +40,13 @@ class WriteWatch:
     def __init__(self, roots, seen, only=""):
         self._roots = [os.path.realpath(root) for root in roots]
         self._seen = set(Path(seen).read_text().splitlines())
-        self._only = only
+        self._only = re.compile(only)
         self._list = os.open(seen, os.O_WRONLY | os.O_APPEND)
         self._last_place = ""
 
     def __call__(self, event, arguments):
         label = self._label(event, arguments)
-        if label is None or label in self._seen or self._only not in label:
+        if label is None or label in self._seen or not self._only.match(label):
             return
         os.write(self._list, f"{label}\n".encode())
         os._exit(9)
@@ -72,7 +72,10 @@ class WriteWatch:
             if name.startswith(root + os.sep):
                 place = re.sub(r"-[0-9a-f]{8}(?=/|$)", "", os.path.relpath(name, root))
                 self._last_place = f"{number}:{place}"
-                return f"{kind} {self._last_place}"
+                if kind in {"flush", "make folder", "remove folder"}:
+                    # Nothing of the run changes here; once for all stages will do.
+                    place = re.sub(r"(?<=/\.tmp-)[^/]*", "*", place)
+                return f"{kind} {number}:{place}"
         return None
 
 
