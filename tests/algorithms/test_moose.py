@@ -334,10 +334,13 @@ def test_drawn_starts_are_windows_of_allowed_states_and_reach_them_all():
 
 # What must not be read
 
+TOY_TASK = make_toy_task(is_reward_known=False)
+TOY_LOG = make_toy_log(TOY_TASK, episodes=10)
+TOY_SEARCH = {"latent": "sample", "optimiser": "adam", "learning_rate": 1e-2}
+
 
 def test_held_out_episodes_never_enter_training():
-    task = make_toy_task(is_reward_known=False)
-    log, config = make_toy_log(task, episodes=10), make_config()
+    task, log, config = TOY_TASK, TOY_LOG, make_config(search=TOY_SEARCH)
     _, held_out = split_episodes(10, config.held_out, config.split_seed)
     rows = np.concatenate([np.arange(31 * e, 31 * (e + 1)) for e in held_out])
     transitions = np.concatenate([np.arange(30 * e, 30 * (e + 1)) for e in held_out])
@@ -371,9 +374,7 @@ def test_placeholders_never_enter_the_search():
 
 
 def test_seeds_together_are_seeds_in_turn():
-    task = make_toy_task(is_reward_known=False)
-    log = make_toy_log(task)
-    config = make_config(search={"latent": "sample", "optimiser": "adam", "learning_rate": 1e-2})
+    task, log, config = TOY_TASK, TOY_LOG, make_config(search=TOY_SEARCH)
     keys = jax.random.split(jax.random.key(3), 2)
     journal = MemoryJournal()
     together = moose.fit(log, task, config, keys, journal=journal)
@@ -390,40 +391,52 @@ def test_seeds_together_are_seeds_in_turn():
     assert differ(member_of(together.actor.network, 0), member_of(together.actor.network, 1))
 
 
-def test_a_sweep_of_the_search_fits_models_once():
-    task = make_toy_task()
-    log, key = make_toy_log(task), jax.random.key(0)
-    journal = MemoryJournal()
+class DigestJournal(MemoryJournal):
+    """Notes what would be fitted, and stops before the search."""
 
-    def fit(task=task, key=key, **changes):
-        journal.states.clear()
-        return moose.fit(log, task, make_config(**changes), key, journal=journal)
+    def once(self, name, digest, like, make):
+        self.results[name] = digest
+        if name == "support":
+            raise StopIteration
+        return like
 
-    first, second = fit(), fit(search={"return_weight": 1.0})
-    assert len(journal.results) == 2
-    assert_same_bits(first.ensemble, second.ensemble)
-    assert differ(first.actor.network, second.actor.network)
-    for count, again in enumerate(
-        [
-            {"dynamics": {"epochs": 1}},
-            {"support": {"epochs": 1}},
-            {"split_seed": 1},
-            {"key": jax.random.key(1)},
-            {"task": make_toy_task(target="delta")},
-        ]
+
+def digests(task=TOY_TASK, key=0, log=TOY_LOG, **changes):
+    journal = DigestJournal()
+    with pytest.raises(StopIteration):
+        moose.fit(log, task, make_config(**changes), jax.random.key(key), journal=journal)
+    return journal.results["models"], journal.results["support"]
+
+
+def test_models_are_fitted_again_only_when_something_about_them_changes():
+    models, support = digests()
+    assert digests(search={"return_weight": 1.0, "updates": 7}) == (models, support)
+    assert digests(held_out=0.1001) == (models, support)  # the same episodes
+    other_models, same_support = digests(dynamics={"epochs": 1})
+    assert other_models != models
+    assert same_support == support
+    same_models, other_support = digests(support={"kl_weight": 0.5})
+    assert same_models == models
+    assert other_support != support
+    for change in (
+        {"split_seed": 1},
+        {"key": 1},
+        {"task": make_toy_task(is_reward_known=False, target="delta")},
+        {"log": make_toy_log(TOY_TASK, episodes=10, seed=1)},
     ):
-        before = len(journal.results)
-        fit(**again)
-        assert len(journal.results) > before, count
+        others = digests(**change)
+        assert others[0] != models
+        assert others[1] != support
 
 
 def test_only_the_networks_weights_are_trained():
-    task = make_toy_task()
-    log = make_toy_log(task)
-    config = make_config(search={"optimiser": "adam", "learning_rate": 1e-2})
     seen = {}
     fitted = moose.fit(
-        log, task, config, jax.random.key(0), observe=lambda step, actor: seen.update({step: actor})
+        TOY_LOG,
+        TOY_TASK,
+        make_config(search=TOY_SEARCH),
+        jax.random.key(0),
+        observe=lambda step, actor: seen.update({step: actor}),
     )
     assert list(seen) == [0, 2, 4]
     assert differ(seen[0].network, seen[2].network)
@@ -431,15 +444,57 @@ def test_only_the_networks_weights_are_trained():
     assert_same_bits(seen[4].scale, jax.tree.map(jnp.asarray, fitted.ensemble.scales.frame))
 
 
+def test_an_update_is_a_gradient_step_from_new_start_states():
+    config = make_config(search={"learning_rate": 1e-2, "updates": 2, "latent": "sample"})
+    journal, seen, key = MemoryJournal(), {}, jax.random.key(0)
+    fitted = moose.fit(
+        TOY_LOG,
+        TOY_TASK,
+        config,
+        key,
+        journal=journal,
+        observe=lambda step, actor: seen.update({step: actor}),
+    )
+    train, _ = split_episodes(10, config.held_out, config.split_seed)
+    training = TOY_LOG.select_episodes(train)
+    update_key = jax.random.split(jax.random.split(key, 3)[2], 2)[1]
+    given = moose.Given(
+        make_table(training),
+        fitted.ensemble.scales,
+        fitted.support.scales,
+        moose.start_transitions(training, TOY_TASK, "any"),
+    )
+    knowledge = moose.Knowledge(
+        ready(fitted.ensemble.members), fitted.support.autoencoder, update_key
+    )
+
+    @jax.jit
+    def gradient(network, step):
+        start_key, latent_key = jax.random.split(jax.random.fold_in(update_key, step))
+        starts = moose.draw_starts(given, TOY_TASK, 4, start_key)
+
+        def loss(network):
+            actor = seen[0]._replace(network=network)
+            return moose.policy_loss(actor, knowledge, given, TOY_TASK, config, starts, latent_key)
+
+        return jax.grad(loss, has_aux=True)(network)
+
+    lines = [line[2] for line in journal.lines if line[0] == "policy"]
+    assert len(lines) == 2
+    for step in range(2):
+        slopes, metrics = gradient(seen[step].network, step)
+        expected = jax.tree.map(lambda w, slope: w - 0.01 * slope, seen[step].network, slopes)
+        assert_close(seen[step + 1].network, expected)
+        for name, value in metrics.items():
+            np.testing.assert_allclose(lines[step][name], value, rtol=1e-4)
+        norm = np.sqrt(sum(np.sum(np.square(slope)) for slope in jax.tree.leaves(slopes)))
+        np.testing.assert_allclose(lines[step]["gradient_norm"], norm, rtol=1e-4)
+
+
 def test_an_exploding_gradient_stops_the_run():
-    task = make_toy_task()
+    config = make_config(search=TOY_SEARCH | {"gradient_limit": 1e-9})
     with pytest.raises(RunError, match="gradient_norm") as caught:
-        moose.fit(
-            make_toy_log(task),
-            task,
-            make_config(search={"gradient_limit": 1e-9}),
-            jax.random.key(0),
-        )
+        moose.fit(TOY_LOG, TOY_TASK, config, jax.random.key(0))
     assert "stage 'policy', step 0" in caught.value.where
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,27 +65,46 @@ def outcome(folder) -> dict[str, bytes]:
 @functools.cache
 def undisturbed(*words) -> Path:
     """The folder of a run that nobody disturbed; its cache is ``cache`` beside it."""
-    place = Path(tempfile.mkdtemp(prefix="undisturbed-", dir=FOLDER))
-    ended = train(place / "run", place / "cache", *words)
-    assert ended.code == 0, ended.errors
-    return place / "run"
+
+    def make(place):
+        ended = train(place / "run", place / "cache", *words)
+        assert ended.code == 0, ended.errors
+
+    return _once(" ".join(["undisturbed", *map(str, words)]).replace(" ", "-"), make) / "run"
 
 
 @functools.cache
 def log() -> Path:
     """A data set of four short episodes."""
-    place = Path(tempfile.mkdtemp(prefix="log-", dir=FOLDER)) / "log"
-    size = ("--episodes", 4, "--steps", 60)
-    assert moose("data", "make", "ib/bad-0.2", *size, "--out", place, "--quiet").code == 0
-    return place
+
+    def make(place):
+        size = ("--episodes", 4, "--steps", 60, "--quiet")
+        assert moose("data", "make", "ib/bad-0.2", *size, "--out", place / "log").code == 0
+
+    return _once("log", make) / "log"
 
 
 @functools.cache
 def tiny_file() -> Path:
     """The settings of a tiny training."""
-    file = Path(tempfile.mkdtemp(prefix="settings-", dir=FOLDER)) / "tiny.yaml"
-    file.write_text(json.dumps(TINY))
-    return file
+
+    def make(place):
+        (place / "tiny.yaml").write_text(json.dumps(TINY))
+
+    return _once("settings", make) / "tiny.yaml"
+
+
+def _once(name, make) -> Path:
+    """A folder that all processes of a parallel test run share, made by whoever comes first."""
+    place = FOLDER / name
+    with open(FOLDER / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "done").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            make(place)
+            (place / "done").touch()
+    return place
 
 
 def _ask(line: str) -> dict:

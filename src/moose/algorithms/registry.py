@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from moose.algorithms import moose
+from moose.algorithms import clone, moose
 from moose.config import Settings
 from moose.errors import ConfigError, nearest
 
@@ -41,7 +41,10 @@ class Algorithm:
 
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {"moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit)}
+    {
+        "moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit),
+        "clone": Algorithm("clone", clone.Config, clone.PRESETS, clone.fit),
+    }
 )
 
 

@@ -1,11 +1,17 @@
-"""The demonstration: a data set, and what the reference controllers earn in the true plant."""
+"""The demonstration: from a data set to a controller, measured in the true plant.
+
+Data, models, support, policy, evaluation beside behaviour, hold, clone and reference controllers,
+and a picture of each step; minutes on two cores.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,15 +19,23 @@ from rich.text import Text
 
 from moose.envs import behaviour, recipes
 from moose.envs.catalog import cached_dataset
+from moose.envs.collect import episode_keys, make_player
 from moose.envs.plants import make_industrial_benchmark
 from moose.evaluation.protocol import DISCOUNT, STEPS, make_evaluator
 from moose.evaluation.statistics import mean_with_error
-from moose.experiments import figures, summary
+from moose.experiments import figures, run_figures, runner, summary
+from moose.experiments.diagnosis import diagnose_run
+from moose.experiments.evaluate import evaluate_run
+from moose.experiments.run_folder import POLICY, read_evaluations
+from moose.models.actor import choose_action
+from moose.policies.policy import load_policy
 from moose.progress import SILENT, Progress
+from moose.storage import MANIFEST
+from moose.tasks.industrial_benchmark import make_task
 from moose.types import Key, Params
 
 DATASET = "ib/mediocre-0.6"
-PICTURE = "dataset.png"
+PICTURES = ("dataset", "models", "training", "trajectory")
 
 
 class Controller(NamedTuple):
@@ -37,30 +51,71 @@ def run_demo(
     *,
     episodes: int = 1000,
     seed: int = 0,
+    overrides: Sequence[str] = (),
     cache: Path | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Make a data set, draw it, and play the reference controllers.
+    """Make a data set, train MOOSE and a clone on it, and measure both beside what is known.
+
+    The runs below ``out`` are ordinary ones: an interrupted demonstration goes on where it was, a
+    finished one is only measured again.
 
     Args:
-        out: The folder for the picture.
+        out: The folder for runs and pictures.
         episodes: Episodes that each controller plays.
-        seed: Seed of the evaluation.
+        seed: Seed of the training and of the evaluation.
+        overrides: Settings ``a.b=c`` of MOOSE put over the preset ``quick``.
         cache: The cache folder; the user's own by default.
         progress: Whom to tell how far it is.
 
     Returns:
-        The data set's summary, the controllers' returns and the picture's name; plain JSON values.
+        The data set's summary, the controllers' returns and the pictures' names; plain JSON values.
     """
-    picture = out / PICTURE
-    figures.picture_format(picture)
+    pictures = {name: out / f"{name}.png" for name in PICTURES}
+    figures.picture_format(pictures["dataset"])
     dataset = cached_dataset(recipes.recipe_of(DATASET), cache=cache, progress=progress)
-    figures.draw_dataset(dataset, picture)
+    figures.draw_dataset(dataset, pictures["dataset"])
+    learned: list[dict[str, Any]] = []
+    for algorithm, settings in (("clone", ()), ("moose", tuple(overrides))):
+        folder = out / "runs" / algorithm
+        if not (folder / MANIFEST).exists():
+            request = runner.make_request(
+                DATASET, algorithm=algorithm, preset="quick", overrides=settings, seed=seed
+            )
+            runner.begin_run(request, folder, cache=cache, progress=progress)
+        runner.resume_run(folder, cache=cache, progress=progress)
+        result = evaluate_run(folder, episodes=episodes, seed=seed, cache=cache, progress=progress)
+        played = result["controllers"][0]
+        learned.append(
+            {
+                "name": f"{algorithm} (learned from {DATASET})",
+                "measured": played["mean"],
+                "standard_error": played["standard_error"],
+                "expected": None,
+            }
+        )
+    controllers = measure_controllers(episodes=episodes, seed=seed, progress=progress)
+    run = out / "runs" / "moose"
+    diagnosis = diagnose_run(run, cache=cache, progress=progress)
+    run_figures.draw_model_fit(diagnosis, pictures["models"])
+    expected = recipes.expected_return(recipes.recipe_of(DATASET))
+    run_figures.draw_learning_curve(
+        [read_evaluations(run)],
+        {
+            "behaviour": expected if expected is not None else float("nan"),
+            "hold": recipes.EXPECTED_HOLD,
+            "clone": learned[0]["measured"],
+        },
+        pictures["training"],
+        title=f"MOOSE on {DATASET}",
+    )
+    _draw_episode(run, pictures["trajectory"], seed)
     return {
-        "dataset": {"name": DATASET, **summary.summarise(dataset)},
+        "dataset": {"name": DATASET, "expected_return": expected, **summary.summarise(dataset)},
         "protocol": {"episodes": episodes, "steps": STEPS, "discount": DISCOUNT, "seed": seed},
-        "controllers": measure_controllers(episodes=episodes, seed=seed, progress=progress),
-        "picture": str(picture),
+        "controllers": sorted([*controllers, *learned], key=lambda row: float(row["measured"])),
+        "models": diagnosis,
+        "pictures": {name: str(path) for name, path in pictures.items()},
     }
 
 
@@ -123,7 +178,7 @@ def render(result: dict[str, Any]) -> RenderableType:
             row["name"],
             f"{row['measured']:.2f}",
             f"{row['standard_error']:.2f}",
-            f"{row['expected']:.1f}",
+            "" if row["expected"] is None else f"{row['expected']:.1f}",
         )
     returns = dataset["returns"]
     return Group(
@@ -132,7 +187,7 @@ def render(result: dict[str, Any]) -> RenderableType:
             f"{dataset['episodes']} episodes, return {returns['mean']:.2f} ± "
             f"{returns['deviation']:.2f} over episodes."
         ),
-        Text(f"Picture: {result['picture']}"),
+        *(Text(f"Picture of the {name}: {path}") for name, path in result["pictures"].items()),
         Text(),
         Text(
             f"Industrial Benchmark, setpoint 70: mean over {protocol['episodes']} episodes of the "
@@ -141,6 +196,28 @@ def render(result: dict[str, Any]) -> RenderableType:
         ),
         Text(),
         table,
+    )
+
+
+def _draw_episode(run: Path, path: Path, seed: int) -> None:
+    """The same episode, played by the learned policy and by the policy behind the data."""
+    task = make_task()
+    actor = load_policy(run / POLICY).actor
+    plant = make_industrial_benchmark(recipes.EXPECTED_SETPOINT)
+
+    def act(is_learned: Params, window: jax.Array, key: Key) -> jax.Array:
+        learned = choose_action(actor, task, window)
+        return jnp.where(is_learned, learned, behaviour.mediocre(window))
+
+    play = make_player(plant, act, history=task.history, steps=STEPS)
+    keys = episode_keys(jax.random.key(seed), 0, 1)
+    run_figures.draw_trajectories(
+        {
+            "MOOSE": np.asarray(play(True, keys).frames[0]),
+            "the policy behind the data, without noise": np.asarray(play(False, keys).frames[0]),
+        },
+        plant.frame_names,
+        path,
     )
 
 

@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from moose.algorithms.moose import Config, Fitted
+from moose.algorithms.moose import Config, Fitted, fit
+from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.data.split import split_episodes
+from moose.envs import catalog
+from moose.envs.recipes import cache_folder
+from moose.errors import RunError
+from moose.experiments.journal import RunJournal
+from moose.experiments.run_folder import POLICY, read_run
+from moose.experiments.runner import key_of
 from moose.models.accuracy import measure_model_errors
 from moose.models.dynamics import StackedModel, ready
 from moose.models.support import measure_novelty
+from moose.progress import SILENT, Progress
+from moose.storage import MANIFEST
+from moose.tasks.registry import task_of
 from moose.tasks.task import Task
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _NUM_STARTS = 1000
+
+
+def diagnose_run(
+    folder: Path, *, cache: Path | None = None, progress: Progress = SILENT
+) -> dict[str, Any]:
+    """Measure the models and the support behind a finished run of MOOSE with one seed.
+
+    Args:
+        folder: The run's folder.
+        cache: Cache of data sets and fitted models; the user's own by default.
+        progress: Whom to tell.
+
+    Returns:
+        What :func:`diagnose` gives.
+    """
+    request = read_run(folder).request
+    if request.algorithm != "moose" or not (folder / POLICY / MANIFEST).is_file():
+        raise RunError(
+            "Only a finished run of MOOSE has models to look at.",
+            where=str(folder),
+            advice="give the folder of such a run; of several seeds, one of its seed-N folders",
+        )
+    config = build_settings(Config, request.config)
+    dataset = catalog.find_dataset(request.data, cache=cache, progress=progress)
+    task = task_of(dataset.provenance)
+    # Everything is finished: the models come from the cache, the policy from its last checkpoint.
+    journal = RunJournal(folder, cache or cache_folder())
+    fitted = fit(dataset, task, config, key_of(request.seed), progress=progress, journal=journal)
+    return diagnose(fitted, dataset, task, config)
 
 
 def diagnose(fitted: Fitted, dataset: Dataset, task: Task, config: Config) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from moose.experiments.run_folder import (
     seed_folders,
     write_run,
 )
-from moose.experiments.seeds import SeedProgress, measure_room, require_distinct
+from moose.experiments.seeds import SeedProgress, choose_mode, require_distinct
 from moose.policies.policy import Policy, load_policy, save_policy
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST
@@ -122,7 +122,7 @@ def begin_run(
         request = request.model_copy(update={"seed": seeds[0]})
         if mode == "auto":
             config = build_settings(find_algorithm(request.algorithm).config, request.config)
-            mode = measure_room(len(seeds), config, task, dataset).mode
+            mode = choose_mode(len(seeds), config, task, dataset)
     group = None if seeds is None else tuple(seeds)
     manifest = Manifest(
         request=request,
@@ -227,21 +227,21 @@ def _train_seeds(
     request, places = manifest.request, seed_folders(folder, manifest)
     if manifest.seeds is None:
         journal = RunJournal(folder, cache, warn)
-        _train(request, dataset, places, _key_of(request.seed), journal, progress)
+        _train(request, dataset, places, key_of(request.seed), journal, progress)
         return
     for seed, place in places.items():
         if not (place / MANIFEST).exists():
             write_run(place, _manifest_of_seed(manifest, seed))
     if manifest.mode == "together":
         journal = RunJournal(folder, cache, warn, seed_folders=list(places.values()))
-        keys = jnp.stack([_key_of(seed) for seed in manifest.seeds])
+        keys = jnp.stack([key_of(seed) for seed in manifest.seeds])
         _train(request, dataset, places, keys, journal, progress)
         return
     for seed, place in places.items():
         if not (place / POLICY).exists():
             journal = RunJournal(place, cache, warn)
             seed_progress = SeedProgress(progress, seed)
-            _train(request, dataset, {seed: place}, _key_of(seed), journal, seed_progress)
+            _train(request, dataset, {seed: place}, key_of(seed), journal, seed_progress)
 
 
 def _train(
@@ -274,7 +274,8 @@ def _train(
             save_policy(Policy(task=task.name, actor=actor), place / POLICY)
 
 
-def _key_of(seed: int) -> Key:
+def key_of(seed: int) -> Key:
+    """The key of all randomness in the training of a seed."""
     # The generator is named, so that the bits do not depend on a global setting.
     return jax.random.key(seed, impl="threefry2x32")
 

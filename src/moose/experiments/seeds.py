@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 
@@ -60,39 +59,24 @@ def require_distinct(seeds: Sequence[int]) -> None:
         raise _wrong_seeds(what)
 
 
-class Room(NamedTuple):
-    """Memory that training all seeds together would take, and what there is; in bytes."""
-
-    needed: int
-    usable: int | None
-    """None where it cannot be found out."""
-
-    @property
-    def mode(self) -> Mode:
-        """Together where that is known to fit."""
-        is_enough = self.usable is not None and self.needed <= self.usable
-        return "together" if is_enough else "in-turn"
+def choose_mode(num_seeds: int, config: Settings, task: Task, dataset: Dataset) -> Mode:
+    """Together where that is known to fit into the memory that is free, in turn otherwise."""
+    each, free = seed_memory(config, task, dataset), free_memory()
+    if each is None or free is None or num_seeds == 1:
+        return "in-turn"
+    needed = 2 * dataset.nbytes + num_seeds * each
+    return "together" if needed <= _USABLE_SHARE * free else "in-turn"
 
 
-def measure_room(num_seeds: int, config: Settings, task: Task, dataset: Dataset) -> Room:
-    """Compare what ``num_seeds`` trained together need with what this machine has free."""
-    free = free_memory()
-    usable = None if free is None else int(_USABLE_SHARE * free)
-    return Room(2 * dataset.nbytes + num_seeds * seed_memory(config, task, dataset), usable)
-
-
-def seed_memory(config: Settings, task: Task, dataset: Dataset) -> int:
+def seed_memory(config: Settings, task: Task, dataset: Dataset) -> int | None:
     """About how many bytes one more seed takes while it trains; rather too many than too few.
 
     For MOOSE nearly all of it is what an update keeps of every imagined step for the backward
     pass: the hidden layers of policy and models, and a handful of copies of the history window.
+    None for algorithms of which it is not known.
     """
     if not isinstance(config, moose.Config):
-        raise ConfigError(
-            "It is not known how much memory this algorithm needs for a seed.",
-            where="--seeds-mode",
-            advice="say how to train the seeds: together or in-turn",
-        )
+        return None
     dynamics, support, search = config.dynamics, config.support, config.search
     pair = task.history * len(task.observation_names) + len(task.action_names)
     layers = sum(search.hidden) + sum(dynamics.hidden)

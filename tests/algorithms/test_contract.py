@@ -1,0 +1,258 @@
+"""What every algorithm promises, tested on each of them alike.
+
+A new algorithm joins by a row in :data:`CASES`: settings that make it small, the metrics of each of
+its stages, and whether it should beat the policy that collected the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moose.algorithms.registry import ALGORITHMS
+from moose.config import build_settings, merge
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
+from moose.models.actor import choose_action
+from moose.tasks.task import Task
+from toys import MemoryJournal, assert_same_bits, differ
+
+
+class Case(NamedTuple):
+    """What the tests must know of an algorithm."""
+
+    settings: dict[str, Any]
+    """Put over the preset ``quick``."""
+    metrics: dict[str, set[str]]
+    """Names by stage."""
+    is_improving: bool
+    """Whether it should do better than the policy that collected the data."""
+
+
+CASES = {
+    "moose": Case(
+        settings={
+            "dynamics": {"hidden": [16], "members": 2, "batch_size": 50, "learning_rate": 3e-3},
+            "support": {"width": 16, "batch_size": 50},
+            "search": {"hidden": [16], "updates": 120, "checks": 4, "start_states": 16}
+            | {"learning_rate": 3e-3, "return_weight": 0.9},
+        },
+        metrics={
+            "models": {"loss"},
+            "support": {"loss"},
+            "policy": {"loss", "imagined_return", "model_spread", "penalty", "gradient_norm"},
+        },
+        is_improving=True,
+    ),
+}
+
+TARGET = 1.0  # the level that is paid for
+HABIT = 0.3  # the level that the operators keep
+GAMMA, HORIZON = 0.9, 20
+VALVES = ("inlet", "spare")  # a spare valve does nothing but cost
+
+
+def make_task(num_actions, history):
+    """A tank: the level follows a sluggish flow, which follows the inlet valve."""
+    return Task(
+        name="tank",
+        observation_names=("level", "flow"),
+        action_names=VALVES[:num_actions],
+        action_low=(-2.5, -1.0)[:num_actions],
+        action_high=(2.0, 3.0)[:num_actions],
+        history=history,
+        discount=GAMMA,
+        horizon=HORIZON,
+        target="direct",
+        predicted_names=("level", "flow"),
+        physics=lambda frame, action, predicted: predicted,
+        reward=tank_reward,
+        hold_action=(0.0, 0.0)[:num_actions],
+    )
+
+
+def tank_reward(frame, action, next_frame):
+    return -((next_frame[0] - TARGET) ** 2) - 0.01 * sum(action[i] ** 2 for i in range(len(action)))
+
+
+def tank_step(frames, actions):
+    flow = 0.5 * frames[:, 1] + 0.5 * actions[:, 0]
+    return np.stack([0.7 * frames[:, 0] + 0.3 * flow, flow], axis=1)
+
+
+def operators(task, rng, unsteadiness=0.5):
+    """Keep a level that is not the best one, with a hand that is not steady."""
+
+    def act(windows):
+        wanted = np.zeros((len(windows), len(task.action_names)))
+        wanted[:, 0] = HABIT + 1.5 * (HABIT - windows[:, 0, 0])
+        noise = rng.normal(0.0, unsteadiness, wanted.shape)
+        return np.clip(wanted + noise, task.action_low, task.action_high)
+
+    return act
+
+
+def play(act, task, *, episodes, steps, rng):
+    """Frames [E, T + 1, n], actions [E, T, d] and rewards [E, T] in the true plant."""
+    frames = [np.column_stack([rng.uniform(-0.2, 0.8, episodes), np.zeros(episodes)])]
+    actions, rewards = [], []
+    for _ in range(steps):
+        seen = [frames[max(len(frames) - 1 - age, 0)] for age in range(task.history)]
+        actions.append(np.asarray(act(np.stack(seen, axis=1)), np.float64))
+        frames.append(tank_step(frames[-1], actions[-1]) + rng.normal(0.0, 0.01, (episodes, 2)))
+        rewards.append(
+            [tank_reward(*step) for step in zip(frames[-2], actions[-1], frames[-1], strict=True)]
+        )
+    return np.stack(frames, 1), np.stack(actions, 1), np.array(rewards).T
+
+
+def make_log(task):
+    rng = np.random.default_rng(0)
+    parts = play(operators(task, rng), task, episodes=30, steps=20, rng=rng)
+    episodes = [Episode(*part) for part in zip(*parts, strict=True)]
+    return Dataset.from_episodes(episodes, task.observation_names, task.action_names, {})
+
+
+def mean_return(act, task):
+    _, _, rewards = play(act, task, episodes=40, steps=HORIZON, rng=np.random.default_rng(1))
+    return float(np.mean(rewards @ GAMMA ** np.arange(HORIZON)))
+
+
+def make_act(actor, task):
+    choose = jax.jit(jax.vmap(lambda window: choose_action(actor, task, window)))
+    return lambda windows: choose(jnp.asarray(windows, jnp.float32))
+
+
+def make_config(name, **changes):
+    algorithm = ALGORITHMS[name]
+    return build_settings(
+        algorithm.config, merge(merge(algorithm.preset("quick"), CASES[name].settings), changes)
+    )
+
+
+def fit(name, task, log, *, seed=0, **options):
+    return ALGORITHMS[name].fit(log, task, make_config(name), jax.random.key(seed), **options)
+
+
+class Undisturbed(NamedTuple):
+    """One fit that many tests look at."""
+
+    name: str
+    task: Task
+    log: Dataset
+    fitted: Any
+    journal: MemoryJournal
+    observed: dict[int, Any]
+
+
+@pytest.fixture(scope="module", params=sorted(ALGORITHMS))
+def undisturbed(request):
+    task = make_task(1, 1)
+    log, journal, observed = make_log(task), MemoryJournal(), {}
+    fitted = fit(
+        request.param,
+        task,
+        log,
+        journal=journal,
+        observe=lambda step, actor: observed.update({step: actor}),
+    )
+    return Undisturbed(request.param, task, log, fitted, journal, observed)
+
+
+def test_every_algorithm_has_a_case():
+    assert CASES.keys() == ALGORITHMS.keys()
+    assert all(name == algorithm.name for name, algorithm in ALGORITHMS.items())
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_presets_build(name):
+    algorithm = ALGORITHMS[name]
+    assert {"paper", "quick"} <= algorithm.presets.keys()
+    for preset in algorithm.presets:
+        build_settings(algorithm.config, algorithm.preset(preset))
+
+
+def test_the_same_seed_gives_the_same_bits(undisturbed):
+    # Nobody watches and nothing is kept, either.
+    again = fit(undisturbed.name, undisturbed.task, undisturbed.log)
+    assert_same_bits(jax.tree.map(np.asarray, again), jax.tree.map(np.asarray, undisturbed.fitted))
+
+
+def test_another_seed_gives_another_policy(undisturbed):
+    other = fit(undisturbed.name, undisturbed.task, undisturbed.log, seed=1)
+    assert differ(other.actor, undisturbed.fitted.actor)
+
+
+def test_metrics_have_stable_names_and_come_once_a_step(undisturbed):
+    journal, stages = undisturbed.journal, CASES[undisturbed.name].metrics
+    assert list(dict.fromkeys(line[0] for line in journal.lines)) == list(stages)
+    for stage, names in stages.items():
+        lines = [line for line in journal.lines if line[0] == stage]
+        assert [line[1] for line in lines] == list(range(len(lines)))
+        assert all(line[2].keys() == names for line in lines)
+        assert all(np.isfinite(value).all() for line in lines for value in line[2].values())
+
+
+def test_an_observer_sees_the_policy_from_first_to_last(undisturbed):
+    steps = list(undisturbed.observed)
+    assert steps[0] == 0
+    assert steps == sorted(steps)
+    assert len(steps) > 2
+    assert_same_bits(undisturbed.observed[steps[-1]], undisturbed.fitted.actor)
+    assert differ(undisturbed.observed[0], undisturbed.fitted.actor)
+
+
+def test_a_fit_interrupted_in_every_stage_ends_with_the_same_bits(undisturbed):
+    journal = MemoryJournal()
+    for stage in CASES[undisturbed.name].metrics:
+        steps = [step for kept, step in undisturbed.journal.kept if kept == stage]
+        journal.fail_at = (stage, steps[len(steps) // 2])
+        with pytest.raises(KeyboardInterrupt):
+            fit(undisturbed.name, undisturbed.task, undisturbed.log, journal=journal)
+    journal.fail_at = None
+    resumed = fit(undisturbed.name, undisturbed.task, undisturbed.log, journal=journal)
+    assert_same_bits(
+        jax.tree.map(np.asarray, resumed), jax.tree.map(np.asarray, undisturbed.fitted)
+    )
+    for found, expected in zip(journal.lines, undisturbed.journal.lines, strict=True):
+        assert found[:2] == expected[:2]
+        assert_same_bits(found[2], expected[2])
+
+
+def require_sound_actions(fitted, task):
+    rng = np.random.default_rng(0)
+    for size in (1.0, 100.0):
+        windows = rng.uniform(-size, size, (100, task.history, 2))
+        actions = np.asarray(make_act(fitted.actor, task)(windows))
+        assert actions.shape == (100, len(task.action_names))
+        assert np.isfinite(actions).all()
+        assert (actions >= np.array(task.action_low) - 1e-6).all()
+        assert (actions <= np.array(task.action_high) + 1e-6).all()
+        assert np.ptp(actions) > 0.0
+
+
+def test_actions_are_finite_and_within_bounds(undisturbed):
+    require_sound_actions(undisturbed.fitted, undisturbed.task)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_several_actions_and_frames_will_do(name):
+    task = make_task(2, 3)
+    require_sound_actions(fit(name, task, make_log(task)), task)
+
+
+def test_the_policy_improves_on_the_data_where_it_should(undisturbed):
+    task = undisturbed.task
+    trained = mean_return(make_act(undisturbed.fitted.actor, task), task)
+    others = {
+        "behaviour": mean_return(operators(task, np.random.default_rng(2)), task),
+        "its clone": mean_return(operators(task, np.random.default_rng(2), 0.0), task),
+        "hold": mean_return(lambda windows: np.tile(task.hold_action, (len(windows), 1)), task),
+    }
+    if CASES[undisturbed.name].is_improving:
+        # Rewards are negative: at most half of the best one's loss.
+        assert trained > 0.5 * max(others.values()), others

@@ -1,0 +1,159 @@
+"""Playing final policies, watching those in training, and the figure that results are told by."""
+
+from __future__ import annotations
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from moose.data.normalize import measure
+from moose.envs.catalog import make_dataset
+from moose.envs.plants import make_industrial_benchmark
+from moose.envs.recipes import recipe_of
+from moose.errors import DataError, RunError
+from moose.evaluation.protocol import evaluate
+from moose.experiments.evaluate import (
+    evaluate_run,
+    evaluation_key,
+    make_observer,
+    plant_of,
+    tail_of_training,
+)
+from moose.experiments.run_folder import DataRecord, Manifest, Request, run_digest, write_run
+from moose.models.actor import choose_action, init_actor
+from moose.policies.policy import Policy, save_policy
+from moose.tasks.industrial_benchmark import make_task
+
+TASK = make_task()
+FRAMES = np.random.default_rng(0).uniform(0, 100, (50, 6)).astype(np.float32)
+
+
+def make_actor(seed=0):
+    return init_actor(TASK, measure(FRAMES), (4,), jax.random.key(seed))
+
+
+def act(actor, window, key):
+    return choose_action(actor, TASK, window)
+
+
+class Recorder:
+    def __init__(self):
+        self.lines = []
+
+    def record_evaluation(self, stage, step, contents):
+        self.lines.append((stage, step, contents))
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return make_dataset(recipe_of("ib/mediocre-0.6", episodes=3, steps=120, setpoint=40.0))
+
+
+def write_finished_run(folder, dataset):
+    request = Request(data=str(folder / "gone"))
+    fingerprint = dataset.fingerprint
+    data = DataRecord(
+        fingerprint=fingerprint, transitions=1, episodes=1, provenance=dataset.provenance
+    )
+    digest = run_digest(request, fingerprint, None)
+    write_run(folder, Manifest(request=request, digest=digest, data=data, versions={}))
+    save_policy(Policy(TASK.name, make_actor()), folder / "policy")
+
+
+def test_a_policy_is_played_in_the_plant_that_its_data_came_from(tmp_path, dataset):
+    write_finished_run(tmp_path, dataset)
+    warnings = []
+    result = evaluate_run(tmp_path, episodes=8, steps=10, seed=3, warn=warnings.append)
+    key = jax.random.fold_in(jax.random.key(30_000), 3)
+    plant, size = make_industrial_benchmark(40.0), {"history": 30, "episodes": 8, "steps": 10}
+    returns = np.asarray(evaluate(plant, act, make_actor(), **size, key=key))
+    policy, hold = result["controllers"]
+    assert policy["mean"] == pytest.approx(np.mean(returns), rel=1e-5)
+    assert policy["standard_error"] == pytest.approx(np.std(returns, ddof=1) / 8**0.5, rel=1e-4)
+    assert policy["percentile_10"] == pytest.approx(np.percentile(returns, 10), rel=1e-5)
+    assert hold["name"] == "hold"
+    assert hold["mean"] != pytest.approx(policy["mean"])
+    assert result["tail"] is None
+    assert len(warnings) == 1
+
+
+def test_a_watched_policy_meets_other_resets_at_every_step(dataset):
+    recorder = Recorder()
+    observe = make_observer(dataset, TASK, recorder, episodes=4, is_seeded=False)
+    for step in (0, 10):
+        observe(step, make_actor())
+    (_, _, ((first),)), (stage, step, ((second),)) = recorder.lines
+    assert (stage, step) == ("policy", 10)
+    assert first["returns"] != second["returns"]
+    plant = make_industrial_benchmark(40.0)
+    expected = evaluate(plant, act, make_actor(), history=30, episodes=4, key=evaluation_key(10))
+    assert second["returns"] == pytest.approx(np.asarray(expected).tolist(), rel=1e-5)
+
+
+def test_seeds_that_are_watched_together_meet_the_same_resets(dataset):
+    recorder = Recorder()
+    observe = make_observer(dataset, TASK, recorder, episodes=2, is_seeded=True)
+    actors = [make_actor(0), make_actor(1), make_actor(0)]
+    observe(5, jax.tree.map(lambda *leaves: np.stack(leaves), *actors))
+    ((_, step, contents),) = recorder.lines
+    assert step == 5
+    returns = [content["returns"] for content in contents]
+    assert returns[0] == returns[2] != returns[1]
+
+
+@pytest.mark.parametrize("episodes", [0, 2])
+def test_a_policy_that_is_not_finite_stops_the_run(dataset, episodes):
+    recorder = Recorder()
+    observe = make_observer(dataset, TASK, recorder, episodes=episodes, is_seeded=False)
+    actor = make_actor()
+    first, *others = actor.network
+    broken = actor._replace(network=(first._replace(bias=first.bias.at[0].set(np.inf)), *others))
+    with pytest.raises(RunError, match="the policy holds numbers that are not finite") as caught:
+        observe(7, broken)
+    assert caught.value.where == "stage 'policy', step 7"
+    assert recorder.lines == []
+
+
+def test_without_episodes_nothing_is_recorded(dataset):
+    recorder = Recorder()
+    make_observer(dataset, TASK, recorder, episodes=0, is_seeded=False)(7, make_actor())
+    assert recorder.lines == []
+
+
+def test_the_tail_pools_the_seeds():
+    def lines(shift):
+        steps = range(0, 1001, 10)
+        return [{"step": step, "returns": [step + shift, step + shift + 2.0]} for step in steps]
+
+    tail = tail_of_training([lines(0.0), lines(1000.0)])
+    pooled = np.concatenate([np.arange(911, 1002, 10), np.arange(1911, 2002, 10)])
+    assert tail["values"] == 20
+    assert tail["percentile_10"] == pytest.approx(np.percentile(pooled, 10))
+    assert tail["error"] == pytest.approx(1.7 * np.std(pooled, ddof=1) / 20**0.5)
+    assert tail_of_training([[], []]) is None
+
+
+def test_the_plant_is_that_of_the_provenance(monkeypatch):
+    monkeypatch.setattr(
+        "moose.experiments.evaluate.make_industrial_benchmark", lambda setpoint: setpoint
+    )
+    recipe = {"behaviour": "bad", "epsilon": 0.2, "setpoint": 30.0}
+    plant = {"plant": "industrial_benchmark"}
+    assert plant_of(plant) == 70.0
+    assert plant_of(plant | {"recipe": recipe}) == 30.0
+    assert plant_of(plant | {"recipe": "unknown"}) == 70.0
+    assert plant_of(plant | {"recipe": {"flavour": "unknown"}}) == 70.0
+    for provenance in ({}, {"plant": "toaster"}, {"plant": 3}):
+        with pytest.raises(DataError, match="not known which plant"):
+            plant_of(provenance)
+
+
+def test_an_unfinished_run_is_told(tmp_path):
+    provenance = {"plant": "industrial_benchmark"}
+    dataset = types.SimpleNamespace(fingerprint="f", provenance=provenance)
+    write_finished_run(tmp_path, dataset)
+    (tmp_path / "policy" / "manifest.json").unlink()
+    with pytest.raises(RunError, match="not finished: there is no policy yet of seed 0"):
+        evaluate_run(tmp_path)

@@ -1,0 +1,135 @@
+"""A policy as a folder: what is saved comes back, and what is damaged or forged is refused."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moose.checkpoint import save_tree
+from moose.data.normalize import measure
+from moose.errors import ConfigError, DataError, StorageError
+from moose.models.actor import choose_action, init_actor
+from moose.policies.policy import Policy, load_policy, save_policy
+from moose.tasks.industrial_benchmark import make_task
+from toys import assert_same_bits
+
+TASK = make_task()
+
+
+@pytest.fixture(scope="module")
+def policy():
+    frames = np.random.default_rng(0).uniform(0, 100, (50, 6)).astype(np.float32)
+    return Policy(TASK.name, init_actor(TASK, measure(frames), (7, 5), jax.random.key(1)))
+
+
+@pytest.fixture
+def saved(tmp_path, policy):
+    save_policy(policy, tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+def test_a_policy_comes_back_bit_for_bit(saved, policy):
+    loaded = load_policy(saved)
+    assert loaded.task == TASK.name
+    assert_same_bits(loaded.actor, policy.actor)
+    assert_same_bits(load_policy(str(saved)).actor, policy.actor)
+
+
+def test_it_acts_as_in_training(policy):
+    window = np.random.default_rng(1).uniform(0, 100, (30, 6))
+    action = policy.act(window)
+    assert action.shape == (3,)
+    assert action.dtype == np.float32
+    expected = choose_action(policy.actor, TASK, jnp.asarray(window, jnp.float32))
+    np.testing.assert_array_equal(action, expected)
+    assert np.abs(action).max() <= 1
+    np.testing.assert_array_equal(policy.act(window.tolist()), action)
+
+
+@pytest.mark.parametrize("shape", [(6,), (29, 6), (30, 5), (2, 30, 6)])
+def test_a_history_of_another_shape_is_refused(policy, shape):
+    with pytest.raises(DataError, match=r"this task's is \(30, 6\)"):
+        policy.act(np.zeros(shape))
+
+
+def test_a_history_with_a_hole_is_refused(policy):
+    window = np.zeros((30, 6))
+    window[3, 2] = np.nan
+    with pytest.raises(DataError, match="not finite"):
+        policy.act(window)
+
+
+def test_a_policy_of_an_unknown_task_loads_and_does_not_act(tmp_path, policy):
+    save_policy(Policy("toaster", policy.actor), tmp_path / "policy")
+    with pytest.raises(ConfigError, match="no task 'toaster'"):
+        load_policy(tmp_path / "policy").act(np.zeros((30, 6)))
+
+
+def test_a_policy_is_not_overwritten_unasked(saved, policy):
+    with pytest.raises(StorageError, match="exists already"):
+        save_policy(policy, saved)
+    save_policy(Policy("other", policy.actor), saved, overwrite=True)
+    assert load_policy(saved).task == "other"
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "manifest.json"])
+def test_a_changed_byte_is_noticed(saved, file):
+    content = bytearray((saved / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (saved / file).write_bytes(content)
+    with pytest.raises((StorageError, DataError)):
+        load_policy(saved)
+
+
+def test_missing_things_are_told(saved, tmp_path):
+    with pytest.raises(StorageError):
+        load_policy(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="not a policy"):
+        load_policy(tmp_path)
+    (saved / "tensors.safetensors").unlink()
+    with pytest.raises(StorageError, match="missing"):
+        load_policy(saved)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sizes": None},
+        {"sizes": [180]},
+        {"sizes": [180, 0, 3]},
+        {"sizes": [180, "7", 3]},
+        {"sizes": [True, True]},
+        {"sizes": {"a": 1}},
+        {"sizes": [180, 10**15, 3]},  # must not be made before it is believed
+        {"sizes": [180, 3]},
+        {"signals": 10**15},
+        {"signals": -1},
+        {"signals": 5},
+        {"task": 3},
+    ],
+)
+def test_a_manifest_that_lies_is_refused(tmp_path, policy, changes):
+    content = {"task": TASK.name, "sizes": [180, 7, 5, 3], "signals": 6} | changes
+    save_tree(
+        tmp_path / "policy",
+        policy.actor,
+        format_name="moose-policy",
+        schema_version=1,
+        content=content,
+    )
+    with pytest.raises(StorageError):
+        load_policy(tmp_path / "policy")
+
+
+def test_tensors_that_the_manifest_does_not_list_are_refused(tmp_path, policy):
+    content = {"task": TASK.name, "sizes": [180, 7, 5, 3], "signals": 6}
+    kind = {"format_name": "moose-policy", "schema_version": 1}
+    save_tree(tmp_path / "policy", policy.actor._replace(scale=None), content=content, **kind)
+    with pytest.raises(StorageError, match=r"fewer than its manifest says|missing"):
+        load_policy(tmp_path / "policy")
+    manifest = json.loads((tmp_path / "policy" / "manifest.json").read_text())
+    assert set(manifest["files"]) == {"tensors.safetensors"}
