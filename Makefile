@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .PHONY: demo test check format constraints clean
 
-demo: $(VENV)/.demo ## make data, play the reference controllers, print the comparison
+demo: $(VENV)/.demo ## make data, train MOOSE, measure it beside reference controllers
 	$(BIN)/moose demo
 
 test: $(VENV)/.dev ## the whole test suite

@@ -94,6 +94,8 @@ def draw_trajectories(
         tidy(panel, name)
     for panel in panels[len(names) :]:
         panel.set_axis_off()
+    for panel in panels[max(len(names) - 2, 0) : len(names)]:
+        panel.set_xlabel("step", fontsize=8)
     panels[0].legend(frameon=False, fontsize=8)
     write_figure(figure, path)
 
