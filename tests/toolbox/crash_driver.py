@@ -72,9 +72,11 @@ class WriteWatch:
             if name.startswith(root + os.sep):
                 place = re.sub(r"-[0-9a-f]{8}(?=/|$)", "", os.path.relpath(name, root))
                 self._last_place = f"{number}:{place}"
-                if kind in {"flush", "make folder", "remove folder"}:
-                    # Nothing of the run changes here; once for all stages will do.
+                # Nothing of the run changes here: once for all stages will do.
+                if kind in {"make folder", "remove folder"}:
                     place = re.sub(r"(?<=/\.tmp-)[^/]*", "*", place)
+                if kind == "flush":
+                    return f"flush {os.path.basename(place)}"
                 return f"{kind} {number}:{place}"
         return None
 
