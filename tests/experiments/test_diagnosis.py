@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from moose.errors import RunError
@@ -66,6 +68,20 @@ def test_models_and_support_are_measured(run):
         assert quantiles[0] > 0
     # The policy's stage is only opened to find it finished.
     assert [(name, done) for name, _, done in listener.stages] == [("policy", 2)]
+
+
+def test_people_and_programs_get_the_same_numbers(run, tmp_path):
+    from typer.testing import CliRunner
+
+    from moose.cli import app
+
+    command = ["diagnose", str(run / "moose"), "--quiet"]
+    told = CliRunner().invoke(app, [*command, "--json", "--plot", str(tmp_path / "models.svg")])
+    assert told.exit_code == 0
+    assert (tmp_path / "models.svg").read_bytes().startswith(b"<?xml")
+    error = json.loads(told.stdout)["model_errors"]["error"]["fatigue"][0]
+    shown = CliRunner().invoke(app, command)
+    assert f"{error:.3f}" in shown.stdout
 
 
 def test_only_a_run_of_moose_has_models(run):

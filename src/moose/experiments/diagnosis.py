@@ -7,6 +7,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from moose.algorithms.moose import Config, Fitted, fit
 from moose.config import build_settings
@@ -28,6 +31,7 @@ from moose.tasks.task import Task
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _NUM_STARTS = 1000
+_STEPS_SHOWN = (1, 2, 5, 10, 20, 50, 100)
 
 
 def diagnose_run(
@@ -109,3 +113,37 @@ def diagnose(fitted: Fitted, dataset: Dataset, task: Task, config: Config) -> di
             "held_out": novelty(held_out_episodes),
         },
     }
+
+
+def render(result: dict[str, Any]) -> RenderableType:
+    """A diagnosis as a page of text.
+
+    Args:
+        result: What :func:`diagnose` gave.
+
+    Returns:
+        Something to print on a rich console.
+    """
+    errors, novelty = result["model_errors"], result["novelty"]
+    steps = [step for step in _STEPS_SHOWN if step <= errors["steps"]]
+    table = Table(box=None, header_style="bold")
+    table.add_column("error after … steps")
+    for step in steps:
+        table.add_column(str(step), justify="right")
+    for name in errors["error"]:
+        for label, values in (("models", errors["error"]), ("no change", errors["no_change"])):
+            table.add_row(f"{name}, {label}", *(f"{values[name][step - 1]:.3f}" for step in steps))
+    quantiles = Table(box=None, header_style="bold")
+    quantiles.add_column("reconstruction error, quantile")
+    for quantile in novelty["quantiles"]:
+        quantiles.add_column(f"{quantile:g}", justify="right")
+    for name in ("training", "held_out"):
+        quantiles.add_row(name.replace("_", " "), *(f"{value:.4f}" for value in novelty[name]))
+    return Group(
+        Text("Models run freely along the logged actions of held-out episodes;"),
+        Text("errors in deviations of the signal:"),
+        Text(),
+        table,
+        Text(),
+        quantiles,
+    )
