@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from moose.evaluation.statistics import summarise_tail
 from moose.experiments import runner
+from moose.experiments.evaluate import tail_of_training
+from moose.experiments.run_folder import read_evaluations, read_run
 from moose.progress import make_progress
+from moose.storage import atomic_file
 
 # The paper's Table 2, MOOSE's row.
 PAPER = {
@@ -54,68 +56,72 @@ STAGES = {
 STEPS_SHOWN = (10, 20, 50, 100, 200, 300, 500, 700, 1000)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run a stage, or collect what has been run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--stage", choices=STAGES, help="which runs to make")
     parser.add_argument("--only", default="", help="comma-separated variants (default: all)")
     parser.add_argument("--data", default="", help="comma-separated data sets (default: all)")
+    parser.add_argument("--set", action="append", default=[], help="a setting for all runs")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--collect", type=Path, help="folder to write the table into")
-    arguments = parser.parse_args()
-    if arguments.stage:
-        datasets, common = STAGES[arguments.stage]
-        chosen = [name for name in arguments.only.split(",") if name] or list(VARIANTS)
-        wanted = [name for name in arguments.data.split(",") if name] or list(datasets)
-        for variant in chosen:
-            for data in wanted:
-                run(arguments.stage, variant, data, common, arguments.out)
-    if arguments.collect:
-        collect(arguments.out, arguments.collect)
+    chosen = parser.parse_args(arguments)
+    if chosen.stage:
+        datasets, common = STAGES[chosen.stage]
+        for variant in [name for name in chosen.only.split(",") if name] or VARIANTS:
+            for data in [name for name in chosen.data.split(",") if name] or datasets:
+                folder = chosen.out / chosen.stage / variant / data.replace("/", "-")
+                run(folder, data, [*common, *VARIANTS[variant], *chosen.set])
+    if chosen.collect:
+        collect(chosen.out, chosen.collect)
 
 
-def run(stage: str, variant: str, data: str, common: list[str], out: Path) -> None:
-    """Start or go on with one run; a finished one is left alone."""
-    folder = out / stage / variant / data.replace("/", "-")
+def run(folder: Path, data: str, overrides: Sequence[str]) -> None:
+    """Begin or go on with one run; a finished one is left alone."""
     progress = make_progress(sys.stderr)
-    if (folder / "manifest.json").exists():
-        runner.resume_run(folder, progress=progress)
-        return
-    request = runner.make_request(data, overrides=[*common, *VARIANTS[variant]], seed=0)
-    runner.start_run(request, folder, progress=progress)
+    if not (folder / "manifest.json").exists():
+        runner.begin_run(runner.make_request(data, overrides=overrides), folder, progress=progress)
+    runner.resume_run(folder, progress=progress)
 
 
 def collect(runs: Path, results: Path) -> None:
-    """Write one line a run: curve, tail percentile, the paper's figure."""
+    """Write one line a run: its curve, the tail's percentile, the paper's figure."""
+    folders = [file.parent for file in sorted(runs.glob("*/*/*/manifest.json"))]
+    if not folders:
+        sys.exit(f"there are no runs in {runs}: make some first with --stage")
     rows = []
-    versions = {}
-    for manifest in sorted(runs.glob("*/*/*/manifest.json")):
-        folder = manifest.parent
+    for folder in folders:
+        manifest = read_run(folder)
         stage, variant, _ = folder.relative_to(runs).parts
-        versions = runner.read_run(folder)["versions"]
-        data = runner.read_run(folder)["request"]["data"]
-        lines = runner.read_evaluations(folder)
+        lines = read_evaluations(folder)
         curve = {int(line["step"]): float(np.mean(line["returns"])) for line in lines}
-        last = max(curve, default=0)
-        tail = summarise_tail([lines]) if last else None
+        tail = tail_of_training([lines]) or {}
         rows.append(
-            {"stage": stage, "variant": variant, "data": data, "updates": last}
-            | {f"after_{step}": _rounded(curve.get(step)) for step in STEPS_SHOWN}
-            | {
-                "tail_p10": _rounded(tail.percentile if tail else None),
-                "tail_error": _rounded(tail.error if tail else None),
-                "paper": PAPER[data],
+            {
+                "stage": stage,
+                "variant": variant,
+                "data": manifest.request.data,
+                "digest": manifest.digest,
+                "updates": max(curve, default=0),
+                **{f"after_{step}": rounded(curve.get(step)) for step in STEPS_SHOWN},
+                "tail_p10": rounded(tail.get("percentile_10")),
+                "tail_error": rounded(tail.get("error")),
+                "paper": PAPER.get(manifest.request.data),
+                **{f"version_{name}": text for name, text in manifest.versions.items()},
             }
         )
     results.mkdir(parents=True, exist_ok=True)
-    with open(results / "calibration.csv", "w", newline="", encoding="utf-8") as stream:
+    with (
+        atomic_file(results / "calibration.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as stream,
+    ):
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    (results / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """Two decimals: what is beyond is noise."""
     return None if value is None else round(value, 2)
 
 
