@@ -30,6 +30,7 @@ for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import optax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -54,6 +55,13 @@ optax.tree.bias_correction = _lenient_bias_correction
 # No deadlines: the first example of a test may have to wait for a compiler or a busy machine.
 hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("moose")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Compiled programs take memory; the next module loads the few it shares from the cache."""
+    yield
+    jax.clear_caches()
 
 
 def pytest_unconfigure():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 
 import jax.numpy as jnp
@@ -156,6 +158,23 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="Cannot read or write here"):
         RunJournal(tmp_path / "file", tmp_path / "cache")
+
+
+def test_a_full_disk_is_told_by_name_and_does_no_harm(tmp_path, journal, monkeypatch):
+    journal.record("models", 0, metrics(0, 2))
+    file = tmp_path / "run" / "metrics.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full_disk)
+        with pytest.raises(StorageError, match="No space left") as caught:
+            journal.record("models", 2, metrics(2, 2))
+    assert caught.value.where == str(file)
+    file.write_bytes(file.read_bytes()[:-5])  # what a full disk leaves
+    reopened(tmp_path).restore("models", make_state())
+    assert read_lines(file) == []
+
+
+def full_disk(descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 # Seeds that are trained together

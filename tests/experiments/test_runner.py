@@ -120,10 +120,13 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path, stage, file):
 def test_a_damaged_policy_is_made_again(tmp_path):
     run = tmp_path / "run"
     shutil.copytree(undisturbed(), run)
+    assert runner.is_finished(run)
     (run / "policy" / "tensors.safetensors").write_bytes(b"")
+    assert not runner.is_finished(run)
     ended = train(run, undisturbed().parent / "cache")
     assert ended.code == 0, ended.errors
     assert f"set aside {run / 'policy'}.damaged-0" in ended.errors
+    assert "finished already" not in ended.out
     shutil.rmtree(run / "policy.damaged-0")
     assert outcome(run) == outcome(undisturbed())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -80,6 +81,12 @@ def train_command(
         raise ConfigError(
             "Both --seed and --seeds are given.", where="moose train", advice="give one of them"
         )
+    if seeds is None and _is_given(context, "seeds_mode"):
+        raise ConfigError(
+            "--seeds-mode says how to train several seeds, but there is only one.",
+            where="moose train",
+            advice="give several, such as --seeds 0..9, or leave it out",
+        )
     from moose.experiments import runner
 
     progress = progress_for(quiet)
@@ -141,4 +148,4 @@ def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
     typer.echo(f"run:    {folder}")
     for seed, policy in policies.items():
         typer.echo(f"policy: {policy}" + (f"  (seed {seed})" if len(policies) > 1 else ""))
-    typer.echo(f"to see what it is worth: moose evaluate {folder}")
+    typer.echo(f"to see what it is worth: moose evaluate {shlex.quote(str(folder))}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from rich.console import Group, RenderableType
@@ -121,19 +122,19 @@ def evaluate_run(
         for number, policy in policies.items():
             returns[number] = np.asarray(measure(policy.actor, key), np.float64)
             stage.advance(1, {f"seed {number}": float(returns[number].mean())})
-        held = np.asarray(_make_measure(plant, make_hold(task), task, episodes, steps)(None, key))
-        stage.advance(1, {"hold": float(held.mean())})
+        rows = _rows_of_policies(returns)
+        if task.hold_action is not None:
+            hold = make_hold(task.hold_action)
+            held = np.asarray(_make_measure(plant, hold, task, episodes, steps)(None, key))
+            rows.append(_row("hold", held))
+        stage.advance(1, {rows[-1]["name"]: rows[-1]["mean"]})
     return {
         "run": str(folder),
         "digest": manifest.digest,
         "data": manifest.request.data,
         "algorithm": manifest.request.algorithm,
         "protocol": {"episodes": episodes, "steps": steps, "discount": discount, "seed": seed},
-        "controllers": [
-            *_rows_of_policies(returns),
-            _row("hold", held),
-            *_rows_of_data(manifest, dataset, discount, steps),
-        ],
+        "controllers": [*rows, *_rows_of_data(manifest, dataset, discount, steps)],
         "tail": tail_of_training([read_evaluations(place) for place in places.values()]),
     }
 
@@ -214,12 +215,11 @@ def make_act(task: Task) -> Act:
     return act
 
 
-def make_hold(task: Task) -> Act:
+def make_hold(hold_action: Sequence[float]) -> Act:
     """The controller that changes nothing."""
-    hold = np.asarray(task.hold_action or np.zeros(len(task.action_names)), np.float32)
 
     def act(params: Params, window: jax.Array, key: Key) -> jax.Array:
-        return jax.numpy.asarray(hold)
+        return jnp.asarray(hold_action, window.dtype)
 
     return act
 

@@ -58,7 +58,7 @@ class RunJournal:
         for place in (*self._line_folders, self._checkpoints):
             with named_os_errors(place):
                 place.mkdir(parents=True, exist_ok=True)
-        for place in {folder, self._checkpoints, self._fitted, *self._line_folders}:
+        for place in dict.fromkeys((folder, self._checkpoints, self._fitted, *self._line_folders)):
             remove_stale_temporaries(place)
         for place in self._line_folders:
             for name in (METRICS, EVALUATIONS):

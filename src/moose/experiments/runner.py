@@ -26,7 +26,7 @@ from moose.config import build_settings, load_settings, settings_tree
 from moose.data.dataset import Dataset
 from moose.envs import catalog
 from moose.envs.recipes import cache_folder
-from moose.errors import RunError, UserError
+from moose.errors import DataError, RunError, StorageError, UserError
 from moose.experiments.evaluate import make_observer
 from moose.experiments.journal import RunJournal, Warn, require_finite, set_aside
 from moose.experiments.run_folder import (
@@ -198,9 +198,13 @@ def start_run(
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether every seed of a run has its policy."""
-    places = seed_folders(folder, read_run(folder)).values()
-    return all((place / POLICY / MANIFEST).is_file() for place in places)
+    """Whether every seed of a run has its policy, and can be read."""
+    try:
+        for place in seed_folders(folder, read_run(folder)).values():
+            load_policy(place / POLICY)
+    except (StorageError, DataError):
+        return False
+    return True
 
 
 def versions() -> dict[str, str]:
