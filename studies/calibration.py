@@ -5,7 +5,7 @@ fitted models where the variant does not change them. Screening uses few start s
 the finalists use the paper's 100.
 
     python studies/calibration.py --stage screening --out runs/calibration
-    python studies/calibration.py --stage finalists --out runs/calibration
+    python studies/calibration.py --stage finalists --only paper --out runs/calibration
     python studies/calibration.py --collect results/calibration --out runs/calibration
 """
 
@@ -34,21 +34,23 @@ PAPER = {
     "ib/global-1.0": -64.27,
 }
 
-# One change at a time from the first.
+# One change at a time from the first: starting early, rewards summed, penalties averaged.
 VARIANTS = {
-    "any-mean": [],
-    "early-mean": ["search.starts=early"],
-    "first-mean": ["search.starts=first"],
-    "any-sum": ["search.reduction=sum"],
-    "any-sample": ["search.latent=sample"],
-    "any-kl0.5": ["support.kl_weight=0.5"],
-    "any-frame": ["support.sees=frame"],
+    "paper": [],
+    "starts-any": ["search.starts=any"],
+    "starts-first": ["search.starts=first"],
+    "means": ["search.return_reduction=mean"],
+    "sums": ["search.penalty_reduction=sum"],
+    "latent-sample": ["search.latent=sample"],
+    "kl-0.5": ["support.kl_weight=0.5"],
+    "sees-frame": ["support.sees=frame"],
+    "means-starts-any": ["search.return_reduction=mean", "search.starts=any"],
 }
 
 STAGES = {
     "screening": (
         ("ib/bad-0.2", "ib/mediocre-0.0", "ib/optimized-0.4", "ib/global-1.0"),
-        ["search.start_states=12"],
+        ["search.start_states=12", "search.updates=300", "search.checks=30"],
     ),
     "finalists": (tuple(PAPER), []),
 }

@@ -32,12 +32,12 @@ def calibration():
 def test_the_calibration_study(calibration, tmp_path):
     runs, results = tmp_path / "runs", tmp_path / "results"
     common = ["--out", str(runs), *(f"--set={text}" for text in TINY)]
-    screening = ["--stage", "screening", "--only", "any-mean,early-mean", "--data", "ib/bad-0.2"]
+    screening = ["--stage", "screening", "--only", "means,paper", "--data", "ib/bad-0.2"]
     calibration.main([*common, *screening])
     calibration.main([*common, *screening, "--collect", str(results)])
     with open(results / "calibration.csv", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    assert [row["variant"] for row in rows] == ["any-mean", "early-mean"]
+    assert [row["variant"] for row in rows] == ["means", "paper"]
     for row in rows:
         assert (row["updates"], row["paper"]) == ("10", "-125.9")
         assert float(row["tail_p10"]) == pytest.approx(float(row["after_10"]), abs=0.01)

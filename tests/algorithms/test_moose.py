@@ -111,8 +111,10 @@ def reference_loss(actor, members, autoencoder, given, task, config, starts, noi
             seen["clipped"] += int((bounded != predicted).any())
             seen["free"] += int((bounded == predicted).all())
             seen["lever"] += int(abs(frame[2]) == 0.8)
-    if search.reduction == "mean":
-        returns, penalties = returns / horizon, penalties / horizon
+    if search.return_reduction == "mean":
+        returns = returns / horizon
+    if search.penalty_reduction == "mean":
+        penalties = penalties / horizon
     eta, weight = search.pessimism, search.return_weight
     expected_return = np.mean(eta * returns.min(axis=0) + (1 - eta) * returns.mean(axis=0))
     loss = -weight * expected_return + (1 - weight) * penalties.mean()
@@ -188,16 +190,16 @@ def make_case(task, config, seed=0):
 # Every pair of values of two settings occurs (history 1 and 3, what the support sees, γ too).
 CASES = [
     # target, reward known, latent, reduction, rematerialised, λ, history, sees, η, actions
-    ("direct", True, "mean", "mean", False, 0.01, 3, "window", 0.5, 2),
-    ("direct", True, "sample", "sum", True, 1.0, 1, "frame", 1.0, 1),
-    ("direct", False, "mean", "sum", True, 0.0, 3, "frame", 0.0, 1),
-    ("direct", False, "sample", "mean", False, 0.01, 1, "window", 0.5, 2),
-    ("delta", True, "mean", "sum", False, 1.0, 3, "window", 0.0, 2),
-    ("delta", True, "sample", "mean", True, 0.0, 3, "window", 0.5, 1),
-    ("delta", False, "mean", "mean", True, 1.0, 1, "frame", 1.0, 2),
-    ("delta", False, "sample", "sum", False, 0.01, 3, "frame", 0.5, 1),
-    ("direct", False, "mean", "mean", False, 1.0, 3, "frame", 0.5, 1),
-    ("delta", True, "sample", "sum", True, 0.01, 1, "window", 1.0, 2),
+    ("direct", True, "mean", ("sum", "mean"), False, 0.01, 3, "window", 0.5, 2),
+    ("direct", True, "sample", ("sum", "sum"), True, 1.0, 1, "frame", 1.0, 1),
+    ("direct", False, "mean", ("mean", "sum"), True, 0.0, 3, "frame", 0.0, 1),
+    ("direct", False, "sample", ("mean", "mean"), False, 0.01, 1, "window", 0.5, 2),
+    ("delta", True, "mean", ("sum", "sum"), False, 1.0, 3, "window", 0.0, 2),
+    ("delta", True, "sample", ("sum", "mean"), True, 0.0, 3, "window", 0.5, 1),
+    ("delta", False, "mean", ("mean", "mean"), True, 1.0, 1, "frame", 1.0, 2),
+    ("delta", False, "sample", ("mean", "sum"), False, 0.01, 3, "frame", 0.5, 1),
+    ("direct", False, "mean", ("sum", "mean"), False, 1.0, 3, "frame", 0.5, 1),
+    ("delta", True, "sample", ("sum", "sum"), True, 0.01, 1, "window", 1.0, 2),
 ]
 
 
@@ -209,7 +211,8 @@ def test_loss_and_gradient_are_those_of_the_equations(case):
         support={"sees": sees},
         search={
             "latent": latent,
-            "reduction": reduction,
+            "return_reduction": reduction[0],
+            "penalty_reduction": reduction[1],
             "is_rematerialised": is_rematerialised,
             "return_weight": weight,
             "pessimism": eta,
@@ -462,7 +465,7 @@ def test_an_update_is_a_gradient_step_from_new_start_states():
         make_table(training),
         fitted.ensemble.scales,
         fitted.support.scales,
-        moose.start_transitions(training, TOY_TASK, "any"),
+        moose.start_transitions(training, TOY_TASK, config.search.starts),
     )
     knowledge = moose.Knowledge(
         ready(fitted.ensemble.members), fitted.support.autoencoder, update_key

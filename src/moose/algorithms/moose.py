@@ -24,9 +24,10 @@ r̃       —                     reward standardised by the data's mean and dev
 D       —                     numbers in (s, a)
 ======  ====================  ===================================================
 
-What the paper leaves open is a setting: whether sums over the horizon are means (``reduction``),
-which states trajectories start from (``starts``), whether the penalty's latent is a sample or the
-mean (``latent``), the weight of the KL term and what the support model sees (``support``).
+What the paper leaves open is a setting: whether the sums over the horizon are means
+(``return_reduction``, ``penalty_reduction``), which states trajectories start from (``starts``),
+whether the penalty's latent is a sample or the mean (``latent``), the weight of the KL term and what
+the support model sees (``support``).
 Termination is not modelled, as in the paper.
 """
 
@@ -106,14 +107,16 @@ class SearchSettings(Settings):
     """η: weight of the worst model in the return; the mean of all has 1 − η."""
     start_states: int = Field(default=100, ge=1)
     """N: start states of an update."""
-    starts: Literal["first", "early", "any"] = "any"
+    starts: Literal["first", "early", "any"] = "early"
     """Start states: an episode's first, one of its first ``history`` states, or any."""
     horizon: int | None = Field(default=None, ge=1)
     """H: steps of an imagined trajectory; the task's by default."""
     discount: float | None = Field(default=None, gt=0, le=1)
     """γ: the task's by default."""
-    reduction: Literal["mean", "sum"] = "mean"
-    """Whether return and penalty are divided by the horizon."""
+    return_reduction: Literal["sum", "mean"] = "sum"
+    """Whether the discounted rewards of a trajectory are summed or averaged."""
+    penalty_reduction: Literal["sum", "mean"] = "mean"
+    """Whether the penalties of a trajectory are summed or averaged."""
     latent: Literal["mean", "sample"] = "mean"
     """z in the penalty: the encoder's mean, or one reparameterised sample."""
     checks: int = Field(default=100, ge=1)
@@ -334,7 +337,7 @@ def policy_loss(
     search = config.search
     horizon = search.horizon or task.horizon
     discount = search.discount or task.discount
-    scale = 1.0 / horizon if search.reduction == "mean" else 1.0
+    shares = {"sum": 1.0, "mean": 1.0 / horizon}
     imagined = imagine(
         lambda window: choose_action(actor, task, window),
         StackedModel(task, given.scales),
@@ -344,8 +347,8 @@ def policy_loss(
         is_rematerialised=search.is_rematerialised,
     )
     rewards = standardise(imagined.rewards, given.scales.reward)
-    returns = scale * discounted_return(rewards, discount)
-    penalty = scale * expected_penalty(
+    returns = shares[search.return_reduction] * discounted_return(rewards, discount)
+    penalty = shares[search.penalty_reduction] * expected_penalty(
         support_penalties(imagined, knowledge.autoencoder, given.support_scales, task, config, key)
     )
     weight = search.return_weight
