@@ -12,7 +12,14 @@ import optax
 import pytest
 
 from moose.errors import RunError
-from moose.training import init_optimiser, key_numbers, per_seed, repeat_update, split_keys
+from moose.training import (
+    chunk_size,
+    init_optimiser,
+    key_numbers,
+    per_seed,
+    repeat_update,
+    split_keys,
+)
 from toys import MemoryJournal, assert_close, assert_same_bits, differ
 
 TOTAL = 12
@@ -51,6 +58,16 @@ def run(*, chunk=4, total=TOTAL, seed=0.5, update=update, **options):
 
 
 # Chunks
+
+
+@pytest.mark.parametrize(
+    ("total", "checks", "looks"), [(1000, 100, 100), (7, 3, 3), (9, 4, 3), (2, 5, 2)]
+)
+def test_a_chunk_is_as_long_as_the_checks_ask_for(total, checks, looks):
+    chunk, steps = chunk_size(total, checks), []
+    run(chunk=chunk, total=total, observe=lambda step, state: steps.append(step))
+    assert steps == [*range(0, total, chunk), total]
+    assert len(steps) - 1 == looks
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 100])
@@ -185,9 +202,15 @@ def test_several_culprits_are_all_named():
 
 @pytest.mark.parametrize("value", [3.0, -3.0])
 def test_a_limit_stops_the_fit(value):
-    run(update=poisoned_update(7, value), limits={"loss": 3.0})
+    run(update=poisoned_update(7, value), limits={"loss": (0.0, 3.0)})
     with pytest.raises(RunError, match=r"loss not finite or beyond its limit[^$]*step 7 "):
-        run(update=poisoned_update(7, value), limits={"loss": 2.99})
+        run(update=poisoned_update(7, value), limits={"loss": (0.0, 2.99)})
+
+
+def test_a_metric_that_vanishes_stops_the_fit():
+    run(update=poisoned_update(7, 1e-3), limits={"loss": (1e-3, 9.0)})
+    with pytest.raises(RunError, match=r"loss vanished[^$]*step 7 "):
+        run(update=poisoned_update(7, 9e-4), limits={"loss": (1e-3, 9.0)})
 
 
 def test_the_first_bad_step_is_the_one_named():
@@ -196,7 +219,7 @@ def test_the_first_bad_step_is_the_one_named():
         return state, {**metrics, "growth": 10.0 ** step.astype(jnp.float32)}
 
     with pytest.raises(RunError, match="growth") as caught:
-        run(update=grows, chunk=12, limits={"growth": 500.0})
+        run(update=grows, chunk=12, limits={"growth": (0.0, 500.0)})
     assert "step 3 " in caught.value.where
 
 

@@ -78,7 +78,7 @@ def repeat_update(
     total: int,
     chunk: int,
     is_seeded: bool = False,
-    limits: Mapping[str, float] | None = None,
+    limits: Mapping[str, tuple[float, float]] | None = None,
     progress: Progress = SILENT,
     journal: Journal = FORGETFUL,
     observe: Observer[State] | None = None,
@@ -94,7 +94,7 @@ def repeat_update(
         total: Number of steps.
         chunk: Steps compiled into one program, and between two checkpoints.
         is_seeded: ``state`` and ``own`` have a leading axis of seeds, trained as one program.
-        limits: Metrics that stop the fit when they grow beyond a value.
+        limits: Metrics whose size must stay between two values, or else the fit stops.
         progress: Whom to tell.
         journal: Where checkpoints and metrics go.
         observe: Called before the first and after every chunk; cannot change anything.
@@ -134,6 +134,11 @@ def repeat_update(
     return state
 
 
+def chunk_size(total: int, checks: int) -> int:
+    """Steps between two looks at the state, for at most ``checks`` of them, evenly spread."""
+    return math.ceil(total / checks)
+
+
 def per_seed(make: Callable[[Key], State], key: Key) -> State:
     """``make(key)``, or the results for several keys stacked along a first axis."""
     if not key.ndim:
@@ -168,22 +173,41 @@ def _copy(state: State) -> State:
 
 
 def _require_sane(
-    stage: str, first: int, metrics: Mapping[str, np.ndarray], limits: Mapping[str, float]
+    stage: str,
+    first: int,
+    metrics: Mapping[str, np.ndarray],
+    limits: Mapping[str, tuple[float, float]],
 ) -> None:
     """Raise a :class:`RunError` that names the metrics that went wrong, and the step."""
-    # [metrics, steps]: the worst over seeds of each.
-    rows = {name: np.abs(v).reshape(len(v), -1).max(axis=1) for name, v in metrics.items()}
-    wrong = {
-        name: ~np.isfinite(row) | (row > limits.get(name, math.inf)) for name, row in rows.items()
+    # Sizes [steps, seeds] of each metric.
+    sizes = {name: np.abs(v).reshape(len(v), -1) for name, v in metrics.items()}
+    low = {name: size < limits[name][0] for name, size in sizes.items() if name in limits}
+    high = {
+        name: ~np.isfinite(size) | (size > limits.get(name, (0.0, math.inf))[1])
+        for name, size in sizes.items()
     }
-    if not any(bad.any() for bad in wrong.values()):
-        return
-    step = min(int(np.argmax(bad)) for bad in wrong.values() if bad.any())
-    culprits = [name for name, bad in wrong.items() if bad[step]]
-    values = ", ".join(f"{name} {row[step]:.4g}" for name, row in rows.items())
-    raise RunError(
-        f"Training went astray: {', '.join(culprits)} not finite or beyond its limit.",
-        where=f"stage '{stage}', step {first + step} ({values})",
-        advice="lower the learning rate, shorten the horizon or check the data's ranges; "
-        "the last checkpoint is from before this step",
-    )
+    troubles = [
+        (
+            high,
+            "not finite or beyond its limit",
+            "lower the learning rate, shorten the horizon or ",
+        ),
+        (
+            low,
+            "vanished: nothing can be learned any more",
+            "lower the learning rate (a large step "
+            "drives every action to its bound, where the slope is zero) or ",
+        ),
+    ]
+    for trouble, problem, remedy in troubles:
+        wrong = {name: bad.any(axis=1) for name, bad in trouble.items() if bad.any()}
+        if not wrong:
+            continue
+        step = min(int(np.argmax(bad)) for bad in wrong.values())
+        culprits = [name for name, bad in wrong.items() if bad[step]]
+        values = ", ".join(f"{name} {size[step].max():.4g}" for name, size in sizes.items())
+        raise RunError(
+            f"Training went astray: {', '.join(culprits)} {problem}.",
+            where=f"stage '{stage}', step {first + step} ({values})",
+            advice=remedy + "check the data's ranges; the last checkpoint is from before this step",
+        )

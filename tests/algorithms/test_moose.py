@@ -501,6 +501,14 @@ def test_an_exploding_gradient_stops_the_run():
     assert "stage 'policy', step 0" in caught.value.where
 
 
+def test_a_step_that_saturates_the_policy_stops_the_run():
+    config = make_config(search={"optimiser": "sgd", "learning_rate": 1e6, "updates": 6})
+    with pytest.raises(RunError, match="gradient_norm vanished") as caught:
+        moose.fit(TOY_LOG, TOY_TASK, config, jax.random.key(0))
+    assert "stage 'policy', step 1" in caught.value.where
+    assert "lower the learning rate" in caught.value.advice
+
+
 @pytest.mark.parametrize("preset", sorted(moose.PRESETS))
 def test_presets_are_valid(preset):
     config = build_settings(moose.Config, moose.PRESETS[preset])

@@ -26,8 +26,8 @@ D       —                     numbers in (s, a)
 
 What the paper leaves open is a setting: whether the sums over the horizon are means
 (``return_reduction``, ``penalty_reduction``), which states trajectories start from (``starts``),
-whether the penalty's latent is a sample or the mean (``latent``), the weight of the KL term and what
-the support model sees (``support``).
+whether the penalty's latent is a sample or the mean (``latent``), the weight of the KL term and
+what the support model sees (``support``). docs/reproduction.md tells how the defaults were chosen.
 Termination is not modelled, as in the paper.
 """
 
@@ -81,6 +81,7 @@ from moose.training import (
     Metrics,
     Observer,
     Update,
+    chunk_size,
     init_optimiser,
     key_numbers,
     per_seed,
@@ -123,6 +124,8 @@ class SearchSettings(Settings):
     """How often, evenly spread, the state is kept and the policy shown to an observer."""
     gradient_limit: float = Field(default=1e8, gt=0)
     """A gradient norm beyond this stops the run."""
+    gradient_floor: float = Field(default=1e-10, ge=0)
+    """A gradient norm below this stops the run: such a policy learns nothing any more."""
     is_rematerialised: bool = False
     """Trade time for memory in the backward pass."""
 
@@ -287,9 +290,9 @@ def search_policy(
             start_transitions(training, task, search.starts),
         ),
         total=search.updates,
-        chunk=max(1, search.updates // search.checks),
+        chunk=chunk_size(search.updates, search.checks),
         is_seeded=is_seeded,
-        limits={"gradient_norm": search.gradient_limit},
+        limits={"gradient_norm": (search.gradient_floor, search.gradient_limit)},
         progress=progress,
         journal=journal,
         observe=None if observe is None else lambda step, state: observe(step, state.actor),
