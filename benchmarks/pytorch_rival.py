@@ -77,7 +77,7 @@ class Search(nn.Module):
         self.advance: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]] = self.step
 
     def loss(self, starts: Tensor) -> Tensor:
-        """−λ E[R] + (1 − λ) E[P], sums over the horizon taken as means; raw starts [N, F, n]."""
+        """−λ E[R] + (1 − λ) E[P], returns summed and penalties averaged; raw starts [N, F, n]."""
         num_members, num_starts = len(self.members[0][0]), len(starts)
         frame = starts[:, 0].repeat(num_members, 1)
         state = ((starts - self.frame.mean) / self.frame.deviation).reshape(num_starts, -1)
@@ -88,7 +88,7 @@ class Search(nn.Module):
             state, frame, rewards, penalties = self.advance(state, frame)
             returns = returns + self.objective.discount**time * rewards
             penalty = penalty + penalties.mean()
-        returns = returns.view(num_members, num_starts) / self.objective.horizon
+        returns = returns.view(num_members, num_starts)
         pessimism, weight = self.objective.pessimism, self.objective.return_weight
         value = (pessimism * returns.amin(0) + (1 - pessimism) * returns.mean(0)).mean()
         return -weight * value + (1 - weight) * penalty / self.objective.horizon
@@ -237,6 +237,7 @@ class AutoencoderFit:
         learning_rate: float,
     ) -> None:
         self.pairs, self.kl_weight, self.batch_size = torch.tensor(pairs), kl_weight, batch_size
+        self.num_latents = heads[0][1].shape[-1]
         self.hidden = make_network(hidden, torch.float32)
         self.mean_head, self.deviation_head = (
             make_network([head], torch.float32) for head in heads
@@ -252,17 +253,18 @@ class AutoencoderFit:
         for batch in range(num_batches):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             self.optimiser.zero_grad()
-            loss = self.loss(self.pairs[chosen])
+            pairs = self.pairs[chosen]
+            loss = self.loss(pairs, torch.randn(len(pairs), self.num_latents))
             loss.backward()
             self.optimiser.step()
             total += float(loss)
         return total / num_batches
 
-    def loss(self, pairs: Tensor) -> Tensor:
-        """Mean squared error plus the weighted mean KL."""
+    def loss(self, pairs: Tensor, noise: Tensor) -> Tensor:
+        """Mean squared error plus the weighted mean KL; noise [B, latents] is standard normal."""
         hidden = torch.relu(self.hidden(pairs))
         mean, log_deviation = self.mean_head(hidden), self.deviation_head(hidden).clamp(-4.0, 15.0)
-        latents = mean + log_deviation.exp() * torch.randn_like(mean)
+        latents = mean + log_deviation.exp() * noise
         kl = -0.5 * (1.0 + 2.0 * log_deviation - mean.square() - (2.0 * log_deviation).exp())
         errors = self.decoder(latents) - pairs
         return errors.square().mean() + self.kl_weight * kl.mean()
