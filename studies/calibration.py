@@ -73,17 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for variant in [name for name in chosen.only.split(",") if name] or VARIANTS:
             for data in [name for name in chosen.data.split(",") if name] or datasets:
                 folder = chosen.out / chosen.stage / variant / data.replace("/", "-")
-                run(folder, data, [*common, *VARIANTS[variant], *chosen.set])
+                overrides = [*common, *VARIANTS[variant], *chosen.set]
+                request = runner.make_request(data, overrides=overrides)
+                runner.continue_run(request, folder, progress=make_progress(sys.stderr))
     if chosen.collect:
         collect(chosen.out, chosen.collect)
-
-
-def run(folder: Path, data: str, overrides: Sequence[str]) -> None:
-    """Begin or go on with one run; a finished one is left alone."""
-    progress = make_progress(sys.stderr)
-    if not (folder / "manifest.json").exists():
-        runner.begin_run(runner.make_request(data, overrides=overrides), folder, progress=progress)
-    runner.resume_run(folder, progress=progress)
 
 
 def collect(runs: Path, results: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,6 +34,15 @@ _NUM_STARTS = 1000
 _STEPS_SHOWN = (1, 2, 5, 10, 20, 50, 100)
 
 
+class FittedRun(NamedTuple):
+    """A finished run of MOOSE, with everything it learned."""
+
+    fitted: Fitted
+    dataset: Dataset
+    task: Task
+    config: Config
+
+
 def diagnose_run(
     folder: Path, *, cache: Path | None = None, progress: Progress = SILENT
 ) -> dict[str, Any]:
@@ -46,6 +55,22 @@ def diagnose_run(
 
     Returns:
         What :func:`diagnose` gives.
+    """
+    return diagnose(*load_fitted(folder, cache=cache, progress=progress))
+
+
+def load_fitted(
+    folder: Path, *, cache: Path | None = None, progress: Progress = SILENT
+) -> FittedRun:
+    """Read a finished run of MOOSE with one seed; what the cache has lost is fitted again.
+
+    Args:
+        folder: The run's folder.
+        cache: Cache of data sets and fitted models; the user's own by default.
+        progress: Whom to tell.
+
+    Returns:
+        Policy, models and support, and what they were fitted to.
     """
     request = read_run(folder).request
     if request.algorithm != "moose" or not (folder / POLICY / MANIFEST).is_file():
@@ -60,7 +85,7 @@ def diagnose_run(
     # Everything is finished: the models come from the cache, the policy from its last checkpoint.
     journal = RunJournal(folder, cache or cache_folder())
     fitted = fit(dataset, task, config, key_of(request.seed), progress=progress, journal=journal)
-    return diagnose(fitted, dataset, task, config)
+    return FittedRun(fitted, dataset, task, config)
 
 
 def diagnose(fitted: Fitted, dataset: Dataset, task: Task, config: Config) -> dict[str, Any]:

@@ -197,6 +197,15 @@ def start_run(
     return resume_run(begun, cache=cache, progress=progress, warn=warn)
 
 
+def continue_run(
+    request: Request, folder: Path, *, progress: Progress = SILENT
+) -> tuple[Policy, ...]:
+    """Begin a run unless its folder has been begun, then go on with it: for scripts of many."""
+    if not (folder / MANIFEST).exists():
+        begin_run(request, folder, progress=progress)
+    return resume_run(folder, progress=progress)
+
+
 def is_finished(folder: Path) -> bool:
     """Whether every seed of a run has its policy, and can be read."""
     try:

@@ -1,0 +1,102 @@
+"""Model bias with and without the penalty: the paper's claim, measured in the true plant.
+
+Two ordinary runs for each data set, on the same fitted models: the preset ``paper`` and the
+unpenalised ablation (λ = 1, with the step size lowered so that a step along the return is as long
+as in ``paper``). Interrupt it, start it again: it goes on. Shortened runs by default.
+
+    python studies/bias.py --out runs/bias --results results/bias
+    python studies/bias.py --out runs/bias-full --results results/bias-full --full
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from moose.algorithms.moose import SearchSettings
+from moose.evaluation.bias import ModelBias, measure_bias
+from moose.experiments import runner
+from moose.experiments.diagnosis import load_fitted
+from moose.experiments.evaluate import plant_of
+from moose.experiments.run_figures import draw_bias
+from moose.models.actor import choose_action
+from moose.models.dynamics import StackedModel, ready
+from moose.progress import Progress, make_progress
+from moose.storage import atomic_file
+
+DATASETS = ("ib/bad-0.2", "ib/mediocre-0.4")
+SHORT = ["search.start_states=12", "search.updates=300", "search.checks=30"]
+PAPER = SearchSettings()
+VARIANTS = {
+    "penalised": [],
+    "unpenalised": [
+        "search.return_weight=1",
+        f"search.learning_rate={PAPER.learning_rate * PAPER.return_weight}",
+    ],
+}
+EPISODES = 200
+COLUMNS = ("data", "variant", "bias", "imagined_return", "true_return", "over_promise")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that are missing, measure them, write the table and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--results", type=Path, required=True, help="folder of table and picture")
+    parser.add_argument("--data", default=",".join(DATASETS), help="data sets (%(default)s)")
+    parser.add_argument("--set", action="append", default=[], help="a setting for all runs")
+    parser.add_argument("--full", action="store_true", help="the paper's size instead of a short")
+    chosen = parser.parse_args(arguments)
+    common, progress = [] if chosen.full else SHORT, make_progress(sys.stderr)
+    biases: dict[str, dict[str, ModelBias]] = {}
+    for data in chosen.data.split(","):
+        biases[data] = {}
+        for variant, overrides in VARIANTS.items():
+            folder = chosen.out / data.replace("/", "-") / variant
+            request = runner.make_request(data, overrides=[*common, *overrides, *chosen.set])
+            runner.continue_run(request, folder, progress=progress)
+            biases[data][variant] = bias_of(folder, progress)
+    write(biases, chosen.results)
+
+
+def bias_of(folder: Path, progress: Progress) -> ModelBias:
+    """The bias of a run's final policy."""
+    fitted, dataset, task, _ = load_fitted(folder, progress=progress)
+    return measure_bias(
+        lambda window: choose_action(fitted.actor, task, window),
+        StackedModel(task, fitted.ensemble.scales),
+        ready(fitted.ensemble.members),
+        fitted.ensemble.scales.frame,
+        task,
+        plant_of(dataset.provenance),
+        episodes=EPISODES,
+        key=jax.random.key(0),
+    )
+
+
+def write(biases: Mapping[str, Mapping[str, ModelBias]], results: Path) -> None:
+    """One line a policy, and the picture of the bias along a trajectory."""
+    results.mkdir(parents=True, exist_ok=True)
+    draw_bias(biases, results / "bias.svg")
+    rows = [
+        (data, variant, bias.total, bias.imagined_return, bias.true_return, bias.over_promise)
+        for data, variants in biases.items()
+        for variant, bias in variants.items()
+    ]
+    with (
+        atomic_file(results / "bias.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as stream,
+    ):
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for data, variant, *numbers in rows:
+            writer.writerow([data, variant, *(f"{number:.2f}" for number in numbers)])
+
+
+if __name__ == "__main__":
+    main()
