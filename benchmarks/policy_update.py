@@ -184,7 +184,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def make_problem(options: argparse.Namespace) -> Problem:
     """Data from the simulator and untrained networks; the settings are those of ``paper``."""
-    task, config = make_task(), moose.Config()
+    # With the latent's mean: the samples of two libraries are not the same numbers.
+    task, config = make_task(), moose.Config(search=moose.SearchSettings(latent="mean"))
     dataset = make_dataset(recipe_of(DATASET, episodes=options.episodes))
     models_key, support_key, actor_key, search_key = jax.random.split(jax.random.key(0), 4)
     ensemble = init_ensemble(dataset, task, config.dynamics, models_key)

@@ -34,14 +34,15 @@ PAPER = {
     "ib/global-1.0": -64.27,
 }
 
-# One change at a time from the first: starting early, rewards summed, penalties averaged.
+# One change at a time from the first: starting early, rewards summed, penalties averaged, one
+# sample of the latent.
 VARIANTS = {
     "paper": [],
     "starts-any": ["search.starts=any"],
     "starts-first": ["search.starts=first"],
     "means": ["search.return_reduction=mean"],
     "sums": ["search.penalty_reduction=sum"],
-    "latent-sample": ["search.latent=sample"],
+    "latent-mean": ["search.latent=mean"],
     "kl-0.5": ["support.kl_weight=0.5"],
     "sees-frame": ["support.sees=frame"],
     "means-starts-any": ["search.return_reduction=mean", "search.starts=any"],

@@ -118,7 +118,7 @@ class SearchSettings(Settings):
     """Whether the discounted rewards of a trajectory are summed or averaged."""
     penalty_reduction: Literal["sum", "mean"] = "mean"
     """Whether the penalties of a trajectory are summed or averaged."""
-    latent: Literal["mean", "sample"] = "mean"
+    latent: Literal["mean", "sample"] = "sample"
     """z in the penalty: the encoder's mean, or one reparameterised sample."""
     checks: int = Field(default=100, ge=1)
     """How often, evenly spread, the state is kept and the policy shown to an observer."""
