@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,7 @@ def collect(runs: Path, results: Path) -> None:
                 "variant": variant,
                 "data": manifest.request.data,
                 "digest": manifest.digest,
+                **settings_of(manifest.request.config),
                 "updates": max(curve, default=0),
                 **{f"after_{step}": rounded(curve.get(step)) for step in STEPS_SHOWN},
                 "tail_p10": rounded(tail.get("percentile_10")),
@@ -115,6 +117,24 @@ def collect(runs: Path, results: Path) -> None:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the study varies, from a run's manifest."""
+    search, support = config["search"], config["support"]
+    # Runs from before the two reductions were told apart have one for both.
+    both = search.get("reduction")
+    return {
+        "return_weight": search["return_weight"],
+        "learning_rate": search["learning_rate"],
+        "start_states": search["start_states"],
+        "starts": search["starts"],
+        "return_reduction": search.get("return_reduction", both),
+        "penalty_reduction": search.get("penalty_reduction", both),
+        "latent": search["latent"],
+        "kl_weight": support["kl_weight"],
+        "sees": support["sees"],
+    }
 
 
 def rounded(value: float | None) -> float | None:
