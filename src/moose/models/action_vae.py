@@ -70,6 +70,16 @@ def decode_before_tanh(decoder: Network, states: jax.Array, latents: jax.Array) 
     return apply_to_pairs(decoder, states, latents)
 
 
+def decoded_samples(decoder: Network, states: jax.Array, count: int, key: Key) -> jax.Array:
+    """Actions [..., N, d] that the log might have taken in states [..., S]."""
+    return jnp.tanh(samples_before_tanh(decoder, states, count, key))
+
+
+def samples_before_tanh(decoder: Network, states: jax.Array, count: int, key: Key) -> jax.Array:
+    """The same before tanh: decoded from clipped draws from the prior."""
+    return decode_before_tanh(decoder, states, draw_latents(decoder, states, count, key))
+
+
 def draw_latents(decoder: Network, states: jax.Array, count: int, key: Key) -> jax.Array:
     """Clipped draws from the prior, [..., N, L] for states [..., S]."""
     latents = decoder[0].weight.shape[0] - states.shape[-1]

@@ -18,8 +18,8 @@ import numpy as np
 
 from moose.data.dataset import Dataset
 from moose.data.normalize import Statistics, measure, standardise
-from moose.models.action_vae import decode_before_tanh, draw_latents, perturbed_actions
-from moose.models.gaussian import clipped_gaussian, sample_before_tanh
+from moose.models.action_vae import decode_before_tanh, decoded_samples, perturbed_actions
+from moose.models.gaussian import clipped_gaussian, draw_before_tanh
 from moose.models.networks import Network, apply_network, apply_to_pairs, init_network
 from moose.tasks.task import Task, from_box
 from moose.types import Key
@@ -166,8 +166,8 @@ def _choose_mode(actor: Actor, features: jax.Array, key: Key) -> jax.Array:
 
 def _choose_sample(actor: SampledActor, features: jax.Array, key: Key) -> jax.Array:
     gaussian = clipped_gaussian(apply_network(actor.network, features))
-    noise = jax.random.normal(key, (actor.samples, *gaussian.mean.shape), features.dtype)
-    return _best(actor.critic, features, jnp.tanh(sample_before_tanh(gaussian, noise)))
+    actions = jnp.tanh(draw_before_tanh(gaussian, actor.samples, key))
+    return _best(actor.critic, features, actions)
 
 
 def _choose_decoded(actor: DecodedActor, features: jax.Array, key: Key) -> jax.Array:
@@ -178,8 +178,7 @@ def _choose_decoded(actor: DecodedActor, features: jax.Array, key: Key) -> jax.A
 
 
 def _choose_decoded_sample(actor: SampledDecodedActor, features: jax.Array, key: Key) -> jax.Array:
-    latents = draw_latents(actor.decoder, features, actor.samples, key)
-    decoded = jnp.tanh(decode_before_tanh(actor.decoder, features, latents))
+    decoded = decoded_samples(actor.decoder, features, actor.samples, key)
     actions = perturbed_actions(actor.perturbation, features, decoded, actor.limit)
     return _best(actor.critic, features, actions)
 

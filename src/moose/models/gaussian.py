@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from moose.types import Key
+
 MARGIN = 1e-3
 """How far inside of the box an action is moved before tanh is inverted."""
 
@@ -37,8 +39,14 @@ def bounded_gaussian(outputs: jax.Array) -> Gaussian:
     return Gaussian(mean, -5.0 + 2.5 * (jnp.tanh(shape) + 1.0))
 
 
-def sample_before_tanh(gaussian: Gaussian, noise: jax.Array) -> jax.Array:
-    """Samples u = mean + deviation · noise, for N draws of noise [..., N, d]: [..., N, d]."""
+def draw_before_tanh(
+    gaussian: Gaussian, count: int, key: Key, *, noise_limit: float | None = None
+) -> jax.Array:
+    """N samples u = mean + deviation · noise [..., N, d], the noise clipped if a limit is given."""
+    shape = (*gaussian.mean.shape[:-1], count, gaussian.mean.shape[-1])
+    noise = jax.random.normal(key, shape, gaussian.mean.dtype)
+    if noise_limit is not None:
+        noise = jnp.clip(noise, -noise_limit, noise_limit)
     deviation = jnp.exp(gaussian.log_deviation)
     return gaussian.mean[..., None, :] + deviation[..., None, :] * noise
 
