@@ -15,6 +15,8 @@ from moose.data.episodes import Episode
 from moose.errors import DataError
 from toys import make_toy_log, make_toy_task, q_numpy
 
+mean_discrepancy = jax.jit(critics.mean_discrepancy, static_argnums=(2, 3))
+
 
 def make_pair():
     """Two critics of three signals and two actions."""
@@ -40,7 +42,7 @@ def mmd_numpy(first, second, kernel, width):
 def test_the_discrepancy_of_samples(kernel, width):
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(3, 5, 2)) * 3, rng.normal(size=(3, 4, 2)) + 2
-    found = critics.mean_discrepancy(
+    found = mean_discrepancy(
         jnp.asarray(first, jnp.float32), jnp.asarray(second, jnp.float32), kernel, width
     )
     expected = [mmd_numpy(x, y, kernel, width) for x, y in zip(first, second, strict=True)]
@@ -52,11 +54,10 @@ def test_the_discrepancy_of_samples(kernel, width):
 @pytest.mark.parametrize("kernel", ["laplacian", "gaussian"])
 def test_the_same_samples_have_no_discrepancy_and_a_finite_gradient(kernel):
     samples = jnp.asarray(np.random.default_rng(1).normal(size=(2, 5, 3)), jnp.float32)
-    found = critics.mean_discrepancy(samples, samples, kernel, 10.0)
+    found, gradient = jax.jit(
+        jax.value_and_grad(lambda x: jnp.mean(mean_discrepancy(x, samples, kernel, 10.0)))
+    )(samples)
     np.testing.assert_allclose(found, 1e-3, atol=2e-4)
-    gradient = jax.grad(lambda x: jnp.sum(critics.mean_discrepancy(x, samples, kernel, 10.0)))(
-        samples
-    )
     assert np.isfinite(gradient).all()
 
 
@@ -64,7 +65,7 @@ def test_the_soft_clipped_value_is_mixed_first_and_the_best_taken_then():
     pair = make_pair()
     rng = np.random.default_rng(2)
     states, actions = rng.normal(size=(6, 3)), rng.uniform(-1, 1, (6, 7, 2))
-    found = critics.best_soft_clipped(
+    found = jax.jit(critics.best_soft_clipped)(
         pair, jnp.asarray(states, jnp.float32), jnp.asarray(actions, jnp.float32)
     )
     repeated = np.repeat(states[:, None], 7, axis=1)
@@ -83,9 +84,9 @@ def test_values_of_many_actions_are_those_of_each():
     rng = np.random.default_rng(3)
     states = jnp.asarray(rng.normal(size=(6, 3)), jnp.float32)
     actions = jnp.asarray(rng.uniform(-1, 1, (6, 4, 2)), jnp.float32)
-    many = critics.q_values_of_many(pair, states, actions)
+    many = jax.jit(critics.q_values_of_many)(pair, states, actions)
     for i in range(4):
-        one = critics.q_values(pair, states, actions[:, i])
+        one = jax.jit(critics.q_values)(pair, states, actions[:, i])
         np.testing.assert_allclose(many[:, :, i], one, rtol=1e-4, atol=1e-6)
 
 
@@ -103,7 +104,7 @@ def test_the_loss_adds_the_critics_and_tells_the_size_of_q():
     batch = critics.Batch(
         jnp.asarray(states, jnp.float32), jnp.asarray(actions, jnp.float32), None, None, None
     )
-    loss, metrics = critics.critic_loss(pair, batch, jnp.asarray(targets, jnp.float32))
+    loss, metrics = jax.jit(critics.critic_loss)(pair, batch, jnp.asarray(targets, jnp.float32))
     table = np.stack([q_numpy(critic, states, actions) for critic in pair])
     np.testing.assert_allclose(loss, np.mean((table - targets) ** 2, axis=1).sum(), rtol=1e-4)
     np.testing.assert_allclose(metrics["mean_absolute_q"], np.abs(table).mean(), rtol=1e-4)
@@ -135,7 +136,8 @@ def test_a_batch_holds_adjoining_windows_boxed_actions_and_true_ends(inputs):
     experience = critics.make_experience(log, inputs)
     # All but the last transition of the third episode, of which the successor is unknown.
     np.testing.assert_array_equal(experience.usable, np.arange(14))
-    batch = critics.draw_batch(experience, task, 200, jax.random.key(0))
+    draw = jax.jit(lambda key: critics.draw_batch(experience, task, 200, key))
+    batch = jax.tree.map(np.asarray, draw(jax.random.key(0)))
     scale = experience.scale
     if inputs == "raw":
         assert (scale.mean == 0).all()

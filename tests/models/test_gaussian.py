@@ -35,7 +35,7 @@ def density_numpy(mean, log_deviation, action):
 def test_the_log_density_of_samples_is_the_change_of_variables():
     gaussian = make_gaussian()
     before = np.random.default_rng(1).normal(size=(4, 7, 2)).astype(np.float32)
-    found = log_density_of_sample(gaussian, jnp.asarray(before))
+    found = jax.jit(log_density_of_sample)(gaussian, jnp.asarray(before))
     mean, log_deviation = (np.asarray(part, np.float64)[:, None] for part in gaussian)
     expected = np.log(density_numpy(mean, log_deviation, np.tanh(before.astype(np.float64))))
     np.testing.assert_allclose(found, expected.sum(axis=-1), rtol=1e-4, atol=1e-4)
@@ -44,8 +44,8 @@ def test_the_log_density_of_samples_is_the_change_of_variables():
 @pytest.mark.parametrize("before", [-30.0, -9.0, 9.0, 30.0])
 def test_a_sample_that_tanh_rounds_to_the_edge_has_a_finite_density_and_gradient(before):
     gaussian = Gaussian(jnp.zeros((1, 1)), jnp.zeros((1, 1)))
-    value, gradient = jax.value_and_grad(
-        lambda u: log_density_of_sample(gaussian, u.reshape(1, 1, 1))[0, 0]
+    value, gradient = jax.jit(
+        jax.value_and_grad(lambda u: log_density_of_sample(gaussian, u.reshape(1, 1, 1))[0, 0])
     )(jnp.float32(before))
     # log(1 − tanh²u) tends to 2 log 2 − 2 |u|
     expected = stats.norm.logpdf(before) - (2 * np.log(2.0) - 2 * abs(before))
@@ -59,7 +59,7 @@ def test_the_density_integrates_to_one(mean, log_deviation):
     edge = 1.0 - 1.1e-3  # just inside of where actions are clipped
     grid = np.linspace(-edge, edge, 40_001)
     actions = jnp.asarray(grid, jnp.float32)[None, :, None]
-    density = np.exp(np.asarray(log_density(gaussian, actions)))
+    density = np.exp(np.asarray(jax.jit(log_density)(gaussian, actions)))
     outside = stats.norm.sf(np.arctanh(edge), [mean, -mean], np.exp(log_deviation)).sum()
     inside = np.trapezoid(density[0].astype(np.float64), grid)
     assert inside + outside == pytest.approx(1.0, abs=1e-3)
@@ -79,7 +79,7 @@ def test_the_density_of_actions_is_that_of_their_inverse():
     gaussian = make_gaussian()
     actions = np.random.default_rng(2).uniform(-1.0, 1.0, (4, 5, 2))
     actions[0, 0] = [1.0, -1.0]
-    found = log_density(gaussian, jnp.asarray(actions, jnp.float32))
+    found = jax.jit(log_density)(gaussian, jnp.asarray(actions, jnp.float32))
     mean, log_deviation = (np.asarray(part, np.float64)[:, None] for part in gaussian)
     clipped = np.clip(actions, -0.999, 0.999)
     expected = np.log(density_numpy(mean, log_deviation, clipped)).sum(axis=-1)
@@ -98,11 +98,12 @@ def test_heads_keep_log_deviations_within_their_bounds():
 
 def test_samples_have_the_moments_asked_for_and_clipped_noise_stays_near():
     gaussian = make_gaussian()
-    samples = np.asarray(draw_before_tanh(gaussian, 20_000, jax.random.key(0)))
+    draw = jax.jit(draw_before_tanh, static_argnames=("count", "noise_limit"))
+    samples = np.asarray(draw(gaussian, 20_000, jax.random.key(0)))
     assert samples.shape == (4, 20_000, 2)
     deviation = np.exp(gaussian.log_deviation)
     assert (np.abs(samples.mean(axis=1) - gaussian.mean) < 0.03 * deviation).all()
     np.testing.assert_allclose(samples.std(axis=1), deviation, rtol=0.03)
-    near = draw_before_tanh(gaussian, 100, jax.random.key(0), noise_limit=0.5)
+    near = draw(gaussian, 20_000, jax.random.key(0), noise_limit=0.5)
     gaps = np.abs(np.asarray(near) - gaussian.mean[:, None]) / deviation[:, None]
     assert gaps.max() == pytest.approx(0.5, rel=1e-4)

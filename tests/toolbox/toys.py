@@ -168,7 +168,8 @@ def step_once(task, config, before, update, own, key, num_keys, step=0) -> Stepp
     after, metrics = jax.jit(update)(before, own, experience, jnp.int32(step))
     key = jax.random.fold_in(key, step)
     keys = list(jax.random.split(key, num_keys)) if num_keys > 1 else [key]
-    batch = critics.draw_batch(experience, task, config.batch_size, keys[0])
+    draw = jax.jit(lambda key: critics.draw_batch(experience, task, config.batch_size, key))
+    batch = jax.tree.map(np.asarray, draw(keys[0]))
     return Stepped(task, config, before, after, batch, keys, metrics)
 
 
