@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PEERS ?= build/peers
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests run in two processes; each is told to use one thread, so that they do not fight.
 WORKERS ?= 2
 
-.PHONY: demo test check format constraints clean
+.PHONY: demo test check format constraints bench-peers clean
 
 demo: $(VENV)/.demo ## make data, train MOOSE, measure it beside reference controllers
 	$(BIN)/moose demo
@@ -30,8 +31,17 @@ constraints: ## record the exact versions of this environment
 	$(PIP) list --format=freeze --exclude-editable > $(VENV)/installed.txt
 	grep -vE '^(pip|setuptools|moose-rl|torch)==' $(VENV)/installed.txt > constraints.txt
 
+# d3rlpy pins what we do not, so that it lives in an environment of its own.
+bench-peers: $(VENV)/.dev $(PEERS)/.ready ## gradient steps a second against d3rlpy
+	$(BIN)/python benchmarks/baselines.py --peers $(PEERS)/bin/python $(BENCH_FLAGS)
+
+$(PEERS)/.ready:
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip --disable-pip-version-check install -q d3rlpy==2.8.1 torch==2.13.0
+	@touch $@
+
 clean: ## forget the virtual environment and the caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

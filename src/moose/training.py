@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from moose.progress import SILENT, Progress
 from moose.types import Key, Params
 
 State = TypeVar("State")
+Result = TypeVar("Result")
 Own = TypeVar("Own")
 Shared = TypeVar("Shared")
 Metrics = Mapping[str, jax.Array]
@@ -153,6 +154,36 @@ def init_optimiser(
 ) -> optax.OptState:
     """The optimiser's first state, one for each seed where there are several."""
     return jax.vmap(optimiser.init)(params) if is_seeded else optimiser.init(params)
+
+
+class Learner(NamedTuple, Generic[State]):
+    """Parameters that are learned, and the state of their optimiser."""
+
+    params: State
+    optimiser: optax.OptState
+
+
+def init_learner(
+    params: State, optimiser: optax.GradientTransformation, *, is_seeded: bool
+) -> Learner[State]:
+    """A learner before its first step."""
+    return Learner(params, init_optimiser(optimiser, params, is_seeded=is_seeded))
+
+
+def descend(
+    learner: Learner[State],
+    optimiser: optax.GradientTransformation,
+    loss: Callable[[State], tuple[jax.Array, Metrics]],
+) -> tuple[Learner[State], Metrics]:
+    """One step of gradient descent on ``loss(params) -> (loss, metrics)``."""
+    gradients, metrics = jax.grad(loss, has_aux=True)(learner.params)
+    changes, optimiser_state = optimiser.update(gradients, learner.optimiser)
+    return Learner(optax.apply_updates(learner.params, changes), optimiser_state), metrics
+
+
+def for_each_seed(function: Callable[[State], Result], *, is_seeded: bool) -> Callable[..., Result]:
+    """``function`` of one seed's state, made to take the states of several where there are."""
+    return jax.vmap(function) if is_seeded else function
 
 
 def key_numbers(key: Key) -> list[int]:

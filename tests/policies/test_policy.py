@@ -12,7 +12,17 @@ import pytest
 from moose.checkpoint import save_tree
 from moose.data.normalize import measure
 from moose.errors import ConfigError, DataError, StorageError
-from moose.models.actor import choose_action, init_actor
+from moose.models.actor import (
+    KINDS,
+    DecodedActor,
+    SampledActor,
+    SampledDecodedActor,
+    act,
+    choose_action,
+    init_actor,
+    kind_of,
+)
+from moose.models.networks import init_network
 from moose.policies.policy import Policy, load_policy, save_policy
 from moose.tasks.industrial_benchmark import make_task
 from toys import assert_same_bits
@@ -26,6 +36,24 @@ def policy():
     return Policy(TASK.name, init_actor(TASK, measure(frames), (7, 5), jax.random.key(1)))
 
 
+def make_actor(name):
+    """An actor of a kind, with networks of odd sizes."""
+    scale = measure(np.random.default_rng(0).uniform(0, 100, (50, 6)).astype(np.float32))
+    networks = {
+        "network": (180, 7, 3 if name == "network" else 6),
+        "critic": (183, 5, 1),
+        "decoder": (186, 4, 4, 3),
+        "perturbation": (183, 6, 3),
+    }
+    keys = jax.random.split(jax.random.key(1), len(networks))
+    made = {n: init_network(k, sizes) for k, (n, sizes) in zip(keys, networks.items(), strict=True)}
+    numbers = {"samples": 9, "limit": 0.05}
+    kind = KINDS[name]
+    return kind.actor(
+        **{n: made[n] for n in kind.networks}, scale=scale, **{n: numbers[n] for n in kind.numbers}
+    )
+
+
 @pytest.fixture
 def saved(tmp_path, policy):
     save_policy(policy, tmp_path / "policy")
@@ -37,6 +65,45 @@ def test_a_policy_comes_back_bit_for_bit(saved, policy):
     assert loaded.task == TASK.name
     assert_same_bits(loaded.actor, policy.actor)
     assert_same_bits(load_policy(str(saved)).actor, policy.actor)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_kind_comes_back_and_acts_as_before(tmp_path, name):
+    policy = Policy(TASK.name, make_actor(name))
+    save_policy(policy, tmp_path / "policy")
+    loaded = load_policy(tmp_path / "policy")
+    assert type(loaded.actor) is type(policy.actor)
+    assert_same_bits(loaded.actor, jax.tree.map(jnp.asarray, policy.actor))
+    window = np.random.default_rng(1).uniform(0, 100, (30, 6)).astype(np.float32)
+    key = jax.random.key(3)
+    found = loaded.act(window, key)
+    np.testing.assert_array_equal(found, policy.act(window, key))
+    np.testing.assert_array_equal(found, act(policy.actor, TASK, jnp.asarray(window), key))
+    assert np.abs(found).max() <= 1
+
+
+def test_who_draws_samples_needs_a_key_and_listens_to_it():
+    window = np.random.default_rng(1).uniform(0, 100, (30, 6))
+    for name in KINDS:
+        policy = Policy(TASK.name, make_actor(name))
+        actions = [policy.act(window, jax.random.key(i)) for i in range(3)]
+        if policy.is_stochastic:
+            with pytest.raises(ConfigError, match="random key"):
+                policy.act(window)
+        else:
+            actions.append(policy.act(window))
+        assert policy.is_stochastic == any(not np.array_equal(actions[0], a) for a in actions)
+    stochastic = {SampledActor, SampledDecodedActor}
+    assert {k.actor for k in KINDS.values() if k.is_stochastic} == stochastic
+    assert not kind_of(make_actor("decoded")).is_stochastic
+    assert isinstance(make_actor("decoded"), DecodedActor)
+
+
+def test_a_policy_of_the_first_version_is_still_read(tmp_path, policy):
+    content = {"task": TASK.name, "sizes": [180, 7, 5, 3], "signals": 6}
+    kind = {"format_name": "moose-policy", "schema_version": 1}
+    save_tree(tmp_path / "old", policy.actor, content=content, **kind)
+    assert_same_bits(load_policy(tmp_path / "old").actor, policy.actor)
 
 
 def test_it_acts_as_in_training(policy):
@@ -123,6 +190,43 @@ def test_a_manifest_that_lies_is_refused(tmp_path, policy, changes):
     )
     with pytest.raises(StorageError):
         load_policy(tmp_path / "policy")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "toaster"},
+        {"kind": None},
+        {"kind": ["sampled"]},
+        {"kind": "network"},  # has other networks
+        {"networks": {"network": [180, 7, 6]}},
+        {"networks": {"network": [180, 7, 6], "critic": [183, 5, 1], "more": [1, 1]}},
+        {"networks": {"network": [180, 7, 6], "critic": [183, 10**15, 1]}},
+        {"networks": [[180, 7, 6]]},
+        {"numbers": {}},
+        {"numbers": None},
+        {"numbers": {"samples": 0}},
+        {"numbers": {"samples": 10**15}},  # would fill the memory when acting
+        {"numbers": {"samples": 2.5}},
+        {"numbers": {"samples": True}},
+        {"numbers": {"samples": 9, "limit": 0.1}},
+    ],
+)
+def test_a_manifest_of_the_second_version_that_lies_is_refused(tmp_path, changes):
+    content = {
+        "task": TASK.name,
+        "kind": "sampled",
+        "networks": {"network": [180, 7, 6], "critic": [183, 5, 1]},
+        "numbers": {"samples": 9},
+        "signals": 6,
+    }
+    kind = {"format_name": "moose-policy", "schema_version": 2}
+    actor = make_actor("sampled")
+    save_tree(tmp_path / "true", actor, content=content, **kind)
+    load_policy(tmp_path / "true")
+    save_tree(tmp_path / "false", actor, content=content | changes, **kind)
+    with pytest.raises(StorageError):
+        load_policy(tmp_path / "false")
 
 
 def test_tensors_that_the_manifest_does_not_list_are_refused(tmp_path, policy):

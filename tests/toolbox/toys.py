@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moose.algorithms import critics
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
 from moose.tasks.task import Task
@@ -144,3 +147,49 @@ def differ(first, second) -> bool:
     """Whether any leaf of two trees differs."""
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     return any(not np.array_equal(one, other) for one, other in pairs)
+
+
+class Stepped(NamedTuple):
+    """One update of an algorithm with critics, and what it saw."""
+
+    task: Task
+    config: object
+    before: object
+    after: object
+    batch: critics.Batch
+    keys: list[jax.Array]
+    """Those the update split from its own, the batch's first."""
+    metrics: dict[str, float]
+
+
+def step_once(task, config, before, update, own, key, num_keys, step=0) -> Stepped:
+    """Run one update on a toy log, and draw its batch once more."""
+    experience = critics.make_experience(make_toy_log(task), config.inputs)
+    after, metrics = jax.jit(update)(before, own, experience, jnp.int32(step))
+    key = jax.random.fold_in(key, step)
+    keys = list(jax.random.split(key, num_keys)) if num_keys > 1 else [key]
+    draw = jax.jit(lambda key: critics.draw_batch(experience, task, config.batch_size, key))
+    batch = jax.tree.map(np.asarray, draw(keys[0]))
+    return Stepped(task, config, before, after, batch, keys, metrics)
+
+
+def moved(targets, sources, rate):
+    """Slow copies after a step, in NumPy."""
+
+    def move(target, source):
+        return (1 - rate) * np.array(target) + rate * np.array(source)
+
+    return jax.tree.map(move, targets, sources)
+
+
+def apply_numpy(network, inputs):
+    """A network in float64, written once more."""
+    for i, (weight, bias) in enumerate(network):
+        inputs = inputs @ np.asarray(weight, np.float64) + np.asarray(bias, np.float64)
+        inputs = np.maximum(inputs, 0.0) if i < len(network) - 1 else inputs
+    return inputs
+
+
+def q_numpy(critic, states, actions):
+    """Q(s, a) in float64, for actions [..., d] with states [..., S] of the same leading axes."""
+    return apply_numpy(critic, np.concatenate([states, actions], axis=-1))[..., 0]

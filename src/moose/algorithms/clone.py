@@ -22,14 +22,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from pydantic import Field
 
 from moose.config import Settings
 from moose.data.dataset import Dataset
-from moose.data.normalize import Statistics, measure
-from moose.models.actor import Actor, choose_action, init_actor
+from moose.models.actor import Actor, choose_action, init_actor, input_scale
 from moose.models.networks import Network
 from moose.models.supervised import TransitionTable, make_table, windows_of
 from moose.progress import SILENT, Progress
@@ -165,12 +163,3 @@ def cloning_loss(actor: Actor, table: TransitionTable, task: Task, chosen: jax.A
     actions = jax.vmap(lambda window: choose_action(actor, task, window))(windows)
     errors = to_box(actions, task) - to_box(table.actions[chosen], task)
     return jnp.mean(errors**2)
-
-
-def input_scale(dataset: Dataset, inputs: Literal["raw", "standardised"]) -> Statistics:
-    """The scale of the policy's inputs: the data's, or one that leaves them as they are."""
-    statistics = measure(dataset.observations[dataset.is_observed])
-    if inputs == "standardised":
-        return statistics
-    zeros, ones = np.zeros_like(statistics.mean), np.ones_like(statistics.mean)
-    return Statistics(zeros, ones, statistics.minimum, statistics.maximum)

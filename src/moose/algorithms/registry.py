@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from moose.algorithms import clone, moose
+from moose.algorithms import bcq, bear, brac, clone, ddpg, moose
 from moose.config import Settings
 from moose.errors import ConfigError, nearest
 
@@ -44,6 +44,10 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
         "moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit),
         "clone": Algorithm("clone", clone.Config, clone.PRESETS, clone.fit),
+        "ddpg": Algorithm("ddpg", ddpg.Config, ddpg.PRESETS, ddpg.fit),
+        "bcq": Algorithm("bcq", bcq.Config, bcq.PRESETS, bcq.fit),
+        "bear": Algorithm("bear", bear.Config, bear.PRESETS, bear.fit),
+        "brac": Algorithm("brac", brac.Config, brac.PRESETS, brac.fit),
     }
 )
 

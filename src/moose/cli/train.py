@@ -23,7 +23,9 @@ def train_command(
     data: Annotated[
         str | None, typer.Argument(help="A data set's folder, or a name from 'moose data list'.")
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="Which algorithm.")] = "moose",
+    algorithm: Annotated[
+        str, typer.Option(help="moose, clone, ddpg, bcq, bear or brac.")
+    ] = "moose",
     preset: Annotated[str, typer.Option(help="Which of its presets.")] = "paper",
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings put over the preset.")
@@ -58,6 +60,8 @@ def train_command(
     - `moose train ib/bad-0.2 --preset quick --out runs/first`
 
     - `moose train --resume runs/first`
+
+    - `moose train ib/bad-0.2 --algorithm bcq --out runs/bcq`
 
     - `moose train ib/bad-0.2 --set search.return_weight=0.1 --seeds 0..9 --out runs/ten`
     """

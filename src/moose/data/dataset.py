@@ -182,6 +182,13 @@ class Dataset:
         return _read_only(known)
 
     @functools.cached_property
+    def is_terminal(self) -> Flags:
+        """``[N]``: True for a last transition after which the plant had reached an end."""
+        ended = np.zeros(self.num_transitions, np.bool_)
+        ended[self.offsets[1:] - 1] = self.terminated
+        return _read_only(ended)
+
+    @functools.cached_property
     def is_observed(self) -> Flags:
         """``[N+E]``: False for the rows of ``observations`` that are placeholders."""
         known = np.ones(len(self.observations), np.bool_)

@@ -27,7 +27,7 @@ from moose.experiments import figures, run_figures, runner, summary
 from moose.experiments.diagnosis import diagnose_run
 from moose.experiments.evaluate import evaluate_run
 from moose.experiments.run_folder import POLICY, read_evaluations
-from moose.models.actor import choose_action
+from moose.models import actor as actors
 from moose.policies.policy import load_policy
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST
@@ -206,7 +206,7 @@ def _draw_episode(run: Path, path: Path, seed: int) -> None:
     plant = make_industrial_benchmark(recipes.EXPECTED_SETPOINT)
 
     def act(is_learned: Params, window: jax.Array, key: Key) -> jax.Array:
-        learned = choose_action(actor, task, window)
+        learned = actors.act(actor, task, window, key)
         return jnp.where(is_learned, learned, behaviour.mediocre(window))
 
     play = make_player(plant, act, history=task.history, steps=STEPS)

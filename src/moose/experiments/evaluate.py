@@ -34,7 +34,8 @@ from moose.experiments.run_folder import (
     resume_command,
     seed_folders,
 )
-from moose.models.actor import Actor, choose_action
+from moose.models import actor as actors
+from moose.models.actor import AnyActor
 from moose.policies.policy import Policy, load_policy
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST
@@ -49,7 +50,7 @@ _FINAL_RESETS = 30_000
 
 def make_observer(
     dataset: Dataset, task: Task, journal: RunJournal, *, episodes: int, is_seeded: bool
-) -> Callable[[int, Actor], None]:
+) -> Callable[[int, AnyActor], None]:
     """What looks at the policy in the course of a training: at its numbers, and in the true plant.
 
     Args:
@@ -68,7 +69,7 @@ def make_observer(
             plant_of(dataset.provenance), make_act(task), task, episodes, task.horizon
         )
 
-    def observe(step: int, actor: Actor) -> None:
+    def observe(step: int, actor: AnyActor) -> None:
         require_finite(actor, "the policy", f"stage '{POLICY}', step {step}")
         if measure is None:
             return
@@ -207,10 +208,10 @@ def plant_of(provenance: Mapping[str, Any]) -> Plant:
 
 
 def make_act(task: Task) -> Act:
-    """The policy network as a function for playing in a plant."""
+    """A policy's actor as a function for playing in a plant."""
 
     def act(actor: Params, window: jax.Array, key: Key) -> jax.Array:
-        return choose_action(actor, task, window)
+        return actors.act(actor, task, window, key)
 
     return act
 

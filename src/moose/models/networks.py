@@ -80,6 +80,26 @@ def apply_network(network: Network, inputs: jax.Array) -> jax.Array:
     return apply_dense(last, inputs)
 
 
+def apply_to_pairs(network: Network, states: jax.Array, others: jax.Array) -> jax.Array:
+    """A network of joined inputs (state, other), for several others to each state.
+
+    The first layer's product with a state is made once, not once for each of its pairs.
+
+    Args:
+        network: The network; its first inputs are the state's.
+        states: ``[..., n]``.
+        others: ``[..., N, m]``, such as N actions in each state.
+
+    Returns:
+        ``[..., N, outputs]``.
+    """
+    first, *rest = network
+    weight, split = first.weight, states.shape[-1]
+    seen = apply_dense(Dense(weight[:split], first.bias), states)
+    joined = seen[..., None, :] + others @ weight[split:]
+    return apply_network(tuple(rest), jax.nn.relu(joined)) if rest else joined
+
+
 def apply_dense(layer: Dense, inputs: jax.Array) -> jax.Array:
     """``inputs @ weight + bias`` with any leading axes."""
     outputs = inputs @ layer.weight

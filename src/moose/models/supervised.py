@@ -79,6 +79,15 @@ def windows_of(table: TransitionTable, chosen: jax.Array, history: int) -> jax.A
     return gather_windows(table.observations, table.rows[chosen], table.first_rows[chosen], history)
 
 
+def adjoining_windows(
+    table: TransitionTable, chosen: jax.Array, history: int
+) -> tuple[jax.Array, jax.Array]:
+    """History windows [B, F, n] before and after the chosen transitions [B], gathered once."""
+    rows = table.rows[chosen] + 1
+    frames = gather_windows(table.observations, rows, table.first_rows[chosen], history + 1)
+    return frames[:, 1:], frames[:, :-1]
+
+
 def successors_of(table: TransitionTable, chosen: jax.Array) -> jax.Array:
     """The frames [B, n] that followed the chosen transitions [B]."""
     return table.observations[table.rows[chosen] + 1]

@@ -30,7 +30,8 @@ from moose.tasks.task import Task
 from moose.training import FORGETFUL, Journal, per_seed, split_keys
 from moose.types import Key
 
-_LOG_DEVIATION_RANGE = (-4.0, 15.0)
+LOG_DEVIATION_RANGE = (-4.0, 15.0)
+"""Bounds of an encoder's log-deviations."""
 _ACTION_DEVIATION_FLOOR = 1e-2  # a log without exploration has almost constant actions
 
 
@@ -195,8 +196,12 @@ def autoencoder_loss(
     mean, log_deviation = encode(autoencoder, pairs)
     latents = mean + jnp.exp(log_deviation) * jax.random.normal(key, mean.shape, mean.dtype)
     errors = apply_network(autoencoder.decoder, latents) - pairs
-    kl = -0.5 * (1.0 + 2.0 * log_deviation - mean**2 - jnp.exp(2.0 * log_deviation))
-    return jnp.mean(errors**2) + kl_weight * jnp.mean(kl)
+    return jnp.mean(errors**2) + kl_weight * jnp.mean(kl_to_prior(mean, log_deviation))
+
+
+def kl_to_prior(mean: jax.Array, log_deviation: jax.Array) -> jax.Array:
+    """KL(N(mean, deviation²) ‖ N(0, 1)) of every latent number."""
+    return -0.5 * (1.0 + 2.0 * log_deviation - mean**2 - jnp.exp(2.0 * log_deviation))
 
 
 def reconstruction_error(
@@ -212,9 +217,7 @@ def encode(autoencoder: Autoencoder, pairs: jax.Array) -> tuple[jax.Array, jax.A
     """Mean and log-deviation of the latents, [..., L] each."""
     hidden = jax.nn.relu(apply_dense(autoencoder.encoder, pairs))
     log_deviation = apply_dense(autoencoder.log_deviation_head, hidden)
-    return apply_dense(autoencoder.mean_head, hidden), jnp.clip(
-        log_deviation, *_LOG_DEVIATION_RANGE
-    )
+    return apply_dense(autoencoder.mean_head, hidden), jnp.clip(log_deviation, *LOG_DEVIATION_RANGE)
 
 
 def kl_weight_of(task: Task, settings: SupportSettings) -> float:
