@@ -77,3 +77,148 @@ def tail_values(steps: Sequence[int], values: Sequence[float]) -> list[float]:
         for step, value in zip(steps, values, strict=True)
         if step * TAIL_SHARE > total * (TAIL_SHARE - 1)
     ]
+
+
+class Interval(NamedTuple):
+    """Bounds that hold the true value with the confidence they were asked for."""
+
+    low: float
+    high: float
+
+
+class Comparison(NamedTuple):
+    """How often one side is better than the other."""
+
+    probability: float
+    """P(X > Y), ties counted half."""
+    interval: Interval
+
+
+class MeanDeviation(NamedTuple):
+    """A mean and the deviation of single values around it; None where there is only one."""
+
+    mean: float
+    deviation: float | None
+
+
+Groups = Sequence[npt.ArrayLike]
+"""Values that belong together, such as those of one seed: resampled together or not at all."""
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+_SEED = 0
+"""Intervals are the same whenever they are computed from the same values."""
+
+
+def mean_with_deviation(values: npt.ArrayLike) -> MeanDeviation:
+    """The mean of values and their standard deviation (N − 1 in the denominator).
+
+    Args:
+        values: ``[N]``, at least one.
+
+    Returns:
+        Both, computed in double precision.
+    """
+    numbers = np.asarray(values, np.float64)
+    deviation = float(numbers.std(ddof=1)) if numbers.size > 1 else None
+    return MeanDeviation(float(numbers.mean()), deviation)
+
+
+def percentile_interval(
+    groups: Groups,
+    percent: float = 10.0,
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Interval | None:
+    """A bootstrap interval of a percentile of pooled values (linear interpolation).
+
+    Whole groups are drawn with replacement, since the values of one seed are not independent; a
+    single group is resampled value by value, and then says nothing about other seeds.
+
+    Args:
+        groups: The values of each group.
+        percent: Which percentile.
+        confidence: Share of all such intervals that hold the true value.
+        resamples: How often to draw.
+
+    Returns:
+        The interval between the percentiles of the resampled figures; None for a single value.
+    """
+    parts = [np.asarray(group, np.float64).reshape(-1) for group in groups]
+    if len(parts) == 1:
+        parts = list(parts[0][:, None])
+    if len(parts) < 2:
+        return None
+    drawn = _draws(len(parts), resamples)
+    if len({part.size for part in parts}) == 1:
+        pooled = np.stack(parts)[drawn].reshape(resamples, -1)
+        figures = np.percentile(pooled, percent, axis=1)
+    else:
+        pools = (np.concatenate([parts[i] for i in row]) for row in drawn)
+        figures = np.array([np.percentile(pool, percent) for pool in pools])
+    return _between(figures, confidence)
+
+
+def probability_of_improvement(
+    tasks: Sequence[tuple[Groups, Groups]],
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Comparison:
+    """P(X > Y): how often a value of X beats one of Y, ties counted half; the mean over tasks.
+
+    With one value in each group, such as the score of a run, this is the probability of
+    improvement of Agarwal et al. (2021), and the interval is their stratified bootstrap: in every
+    task the groups of X and those of Y are drawn with replacement.
+
+    Args:
+        tasks: For each task the groups of X and those of Y.
+        confidence: Share of all such intervals that hold the true value.
+        resamples: How often to draw.
+
+    Returns:
+        The probability and its interval.
+    """
+    total, figures = 0.0, np.zeros(resamples)
+    for number, (ours, theirs) in enumerate(tasks):
+        wins, weights = _wins(ours, theirs)
+        total += float(wins.sum() / weights.sum())
+        counts = [
+            _counts(_draws(size, resamples, number, side), size)
+            for side, size in enumerate(wins.shape)
+        ]
+        won, met = ((counts[0] @ table * counts[1]).sum(axis=1) for table in (wins, weights))
+        figures += won / met
+    return Comparison(total / len(tasks), _between(figures / len(tasks), confidence))
+
+
+def _wins(ours: Groups, theirs: Groups) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """For each pair of groups: pairs of values that the first wins, and how many there are."""
+    mine = [np.asarray(group, np.float64).reshape(-1) for group in ours]
+    yours = [np.asarray(group, np.float64).reshape(-1) for group in theirs]
+    gaps = np.concatenate(mine)[:, None] - np.concatenate(yours)[None, :]
+    points = (gaps > 0) + 0.5 * (gaps == 0)
+    for axis, parts in enumerate((mine, yours)):
+        firsts = np.cumsum([0, *(part.size for part in parts[:-1])])
+        points = np.add.reduceat(points, firsts, axis=axis)
+    weights = np.outer([one.size for one in mine], [other.size for other in yours])
+    return points, weights.astype(np.float64)
+
+
+def _draws(count: int, resamples: int, *stream: int) -> npt.NDArray[np.int64]:
+    """Indices [resamples, count], drawn with replacement."""
+    return np.random.default_rng([_SEED, *stream]).integers(0, count, (resamples, count))
+
+
+def _counts(draws: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float64]:
+    """How often each index was drawn: [resamples, count]."""
+    rows = np.arange(len(draws))[:, None] * count
+    flat = np.bincount((draws + rows).reshape(-1), minlength=len(draws) * count)
+    return flat.reshape(len(draws), count).astype(np.float64)
+
+
+def _between(figures: npt.NDArray[np.float64], confidence: float) -> Interval:
+    outside = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(figures, [outside, 100.0 - outside])
+    return Interval(float(low), float(high))

@@ -1,0 +1,205 @@
+"""Where the jobs of a grid are done: in processes of this machine, or on a Ray cluster.
+
+An engine has a number of slots. It takes a job when a slot is free and gives back its outcome,
+or says that the worker was lost. It keeps no books and never tries a job twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Protocol, cast
+
+from moose.experiments.worker import CORES_VARIABLE, Job, Outcome
+from moose.storage import named_os_errors
+
+_GRACE_SECONDS = 5.0
+_LOG_TAIL = 2000
+
+
+class Engine(Protocol):
+    """Something that does jobs."""
+
+    slots: int
+    """How many jobs are done at once."""
+
+    def submit(self, job: Job) -> int:
+        """Begin a job, while fewer than ``slots`` are under way; the ticket names it."""
+
+    def wait(self, timeout: float) -> list[tuple[int, Outcome]]:
+        """Tickets and outcomes of jobs that have ended, as soon as there is one.
+
+        The ``state`` of an outcome may be ``lost``: the worker died.
+        """
+
+    def stop(self) -> None:
+        """End all workers and whatever they are doing."""
+
+
+def pinned(threads: int) -> dict[str, str]:
+    """The environment in which a worker computes with so many threads, whatever the library."""
+    # XLA splits sums by the number of threads that NPROC fixes, so that the bits depend on it.
+    names = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return dict.fromkeys(names, str(threads))
+
+
+class LocalEngine:
+    """Worker processes on this machine, each with its own cores as long as there are enough.
+
+    Args:
+        workers: How many.
+        threads: Threads of each.
+        logs: The folder for what workers print.
+    """
+
+    def __init__(self, workers: int, threads: int, logs: Path) -> None:
+        self.slots = workers
+        with named_os_errors(logs):
+            logs.mkdir(parents=True, exist_ok=True)
+        cores = _cores_of(workers, threads)
+        self._workers = [
+            _LocalWorker(pinned(threads) | {CORES_VARIABLE: cores[i]}, logs / f"worker-{i}.log")
+            for i in range(workers)
+        ]
+        self._last_ticket = 0
+
+    def submit(self, job: Job) -> int:
+        """Give the job to a worker that has none."""
+        worker = next(worker for worker in self._workers if worker.ticket is None)
+        self._last_ticket += 1
+        worker.begin(self._last_ticket, job)
+        return self._last_ticket
+
+    def wait(self, timeout: float) -> list[tuple[int, Outcome]]:
+        """Outcomes of workers that have answered or died."""
+        busy = [worker for worker in self._workers if worker.ticket is not None]
+        if not busy:
+            time.sleep(timeout)
+            return []
+        with selectors.DefaultSelector() as selector:
+            for worker in busy:
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+            ready = [key.data for key, _ in selector.select(timeout)]
+        return [worker.end() for worker in ready]
+
+    def stop(self) -> None:
+        """Ask all workers to stop, and end those that do not within a few seconds."""
+        for worker in self._workers:
+            worker.ask_to_stop()
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for worker in self._workers:
+            worker.stop(deadline)
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the workers that are alive."""
+        return [worker.process.pid for worker in self._workers if worker.is_alive]
+
+
+class _LocalWorker:
+    """One process, started when there is something to do and again after it has died."""
+
+    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+        self.ticket: int | None = None
+        self._environment = environment
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self._begun = 0.0
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None  # noqa: S101 (for the type checker)
+        return self._process
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def answers(self) -> IO[str]:
+        return cast(IO[str], self.process.stdout)
+
+    def begin(self, ticket: int, job: Job) -> None:
+        if not self.is_alive:
+            self._start()
+        self.ticket, self._begun = ticket, time.monotonic()
+        # A worker that died just now is found out when its answer is waited for.
+        with contextlib.suppress(BrokenPipeError):
+            jobs = cast(IO[str], self.process.stdin)
+            jobs.write(json.dumps(job) + "\n")
+            jobs.flush()
+
+    def end(self) -> tuple[int, Outcome]:
+        """The answer that is there, or what the death of the process tells."""
+        ticket, self.ticket = cast(int, self.ticket), None
+        line = self.answers.readline()
+        if line.endswith("\n"):
+            return ticket, json.loads(line)
+        code = self.process.wait()
+        self._close()
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return ticket, {
+            "state": "lost",
+            "message": f"The worker process died ({how}).",
+            "traceback": self._log_tail(),
+            "seconds": time.monotonic() - self._begun,
+        }
+
+    def ask_to_stop(self) -> None:
+        if self.is_alive:
+            self.process.send_signal(signal.SIGINT)
+
+    def stop(self, deadline: float) -> None:
+        if self._process is None:
+            return
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # runs are safe from this; see the journal
+            self.process.wait()
+        self._close()
+        self.ticket = None
+
+    def _start(self) -> None:
+        if self._process is not None:
+            self._close()
+        with open(self._log, "a", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "moose.experiments.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | self._environment,
+                # Ctrl-C in a terminal reaches every process of the group: it is for us to decide.
+                start_new_session=True,
+            )
+
+    def _close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                cast(IO[str], stream).close()
+        self._process = None
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
+        return ""
+
+
+def _cores_of(workers: int, threads: int) -> list[str]:
+    """Which cores each worker may use: its own where there are enough, else no list."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [""] * workers
+    cores = sorted(os.sched_getaffinity(0))
+    if workers * threads > len(cores):
+        return [""] * workers
+    return [",".join(map(str, cores[i * threads : (i + 1) * threads])) for i in range(workers)]
