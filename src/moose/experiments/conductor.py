@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from moose.config import settings_tree
+from moose.config import digest, settings_tree
 from moose.data.files import FORMAT, SCHEMA_VERSION
 from moose.errors import RunError
+from moose.experiments.cost import estimate
 from moose.experiments.engines import Engine
 from moose.experiments.grid import Cell, Grid, next_to_start, plan_grid, share_key
 from moose.experiments.run_folder import EVALUATIONS, read_evaluations, run_digest
 from moose.experiments.store import (
     LEASE,
+    STORE,
     Evaluation,
     PlannedCell,
     Run,
@@ -92,13 +94,85 @@ def run_grid(
     try:
         cells = plan_grid(grid, source)
         with Store(out, is_new=True) as store:
-            datasets = _prepare_data(store, cells, engine, cache, progress)
+            datasets = _prepare_data(store.datasets(), cells, engine, cache, progress)
             planned = [_planned(cell, datasets) for cell in cells]
             facts = {"grid": settings_tree(grid), "name": grid.name}
             store.plan(facts, datasets, planned)
             store.retry_failed(None if is_retrying else most_attempts)
             _Conductor(store, engine, out, cache, most_attempts, lease).work(progress)
             return dict(store.counts())
+    finally:
+        engine.stop()
+
+
+def estimate_grid(
+    grid: Grid,
+    source: str,
+    out: Path,
+    engine: Engine,
+    *,
+    threads: int,
+    cache: Path | None = None,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Measure each algorithm of a grid for a moment, and add up what its runs will take.
+
+    Data sets are made, since they have to be there; nothing else is begun.
+
+    Args:
+        grid: The grid.
+        source: The file it came from.
+        out: The grid's folder; what it has done already is left out of the sum.
+        engine: What the measurements are made with; it is stopped at the end.
+        threads: Threads of each worker.
+        cache: Cache of data sets and fitted models; the user's own by default.
+        progress: Whom to tell.
+
+    Returns:
+        Plain values: ``runs``, how many are ``done``, what is left in core hours, hours and bytes,
+        and ``variants``: what was measured of each algorithm.
+    """
+    try:
+        cells = plan_grid(grid, source)
+        with contextlib.ExitStack() as stack:
+            store = stack.enter_context(Store(out)) if (out / STORE).is_file() else None
+            known = store.datasets() if store else {}
+            done = store.finished() if store else set[str]()
+        datasets = _prepare_data(known, cells, engine, cache, progress)
+        planned = {cell.digest: cell for cell in (_planned(cell, datasets) for cell in cells)}
+        left = [cell for name, cell in planned.items() if name not in done]
+        variants = {_variant(cell, datasets): cell for cell in reversed(left)}
+        jobs: list[Job] = [
+            {
+                "kind": "measure",
+                "variant": variant,
+                "label": cell.label,
+                "request": settings_tree(cell.request),
+                "cache": _text_of(cache),
+            }
+            for variant, cell in variants.items()
+        ]
+        costs = {}
+        with progress.stage("measuring", len(jobs)) as stage:
+            for job, outcome in _done_by(engine, jobs):
+                _require_done(outcome, f"'{job['label']}' cannot be measured")
+                costs[job["variant"]] = outcome["result"]
+                stage.advance()
+        runs = [
+            {"variant": _variant(cell, datasets), "share": [cell.data, cell.seed]} for cell in left
+        ]
+        return {
+            "name": grid.name,
+            "runs": len(planned),
+            "done": len(planned) - len(left),
+            "left": estimate(runs, costs, workers=engine.slots, threads=threads),
+            "workers": engine.slots,
+            "threads": threads,
+            "variants": [
+                {"label": cell.label, "data": cell.data, **costs[variant]}
+                for variant, cell in variants.items()
+            ],
+        }
     finally:
         engine.stop()
 
@@ -264,7 +338,7 @@ def evaluations_of(folder: Path) -> list[Evaluation]:
 
 
 def _prepare_data(
-    store: Store,
+    known: Mapping[str, Any],
     cells: Sequence[Cell],
     engine: Engine,
     cache: Path | None,
@@ -275,27 +349,38 @@ def _prepare_data(
     for cell in cells:
         most = max(episodes.get(cell.data, 0), cell.request.evaluation_episodes)
         episodes[cell.data] = most
-    known = {
+    current = {
         name: facts
-        for name, facts in store.datasets().items()
+        for name, facts in known.items()
         if name in episodes and _is_current(name, facts, episodes[name])
     }
     jobs: list[Job] = [
         {"kind": "prepare", "data": name, "episodes": count, "cache": _text_of(cache)}
         for name, count in episodes.items()
-        if name not in known
+        if name not in current
     ]
-    with progress.stage("data sets", len(episodes), len(known)) as stage:
+    with progress.stage("data sets", len(episodes), len(current)) as stage:
         for job, outcome in _done_by(engine, jobs):
-            if outcome["state"] != "done":
-                raise RunError(
-                    f"The data set '{job['data']}' cannot be had: {outcome['message']}",
-                    where=outcome.get("traceback", ""),
-                    advice="mend what the message names and start the grid again",
-                )
-            known[job["data"]] = outcome["result"]
+            _require_done(outcome, f"The data set '{job['data']}' cannot be had")
+            current[job["data"]] = outcome["result"]
             stage.advance()
-    return known
+    return current
+
+
+def _require_done(outcome: Outcome, complaint: str) -> None:
+    if outcome["state"] != "done":
+        raise RunError(
+            f"{complaint}: {outcome['message']}",
+            where=str(outcome.get("traceback", "")),
+            advice="mend what the message names and try again",
+        )
+
+
+def _variant(cell: PlannedCell, datasets: Mapping[str, Mapping[str, Any]]) -> str:
+    """What runs have in common that take the same time."""
+    request = cell.request
+    size = datasets[cell.data]["transitions"]
+    return digest(request.algorithm, request.config, request.evaluation_episodes, size)
 
 
 def _done_by(engine: Engine, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -320,8 +405,8 @@ def _is_current(name: str, facts: Mapping[str, Any], episodes: int) -> bool:
 
 
 def _planned(cell: Cell, datasets: Mapping[str, Mapping[str, Any]]) -> PlannedCell:
-    digest = run_digest(cell.request, datasets[cell.data]["fingerprint"], None)
-    return PlannedCell(cell.label, cell.data, cell.seed, digest, cell.request)
+    name = run_digest(cell.request, datasets[cell.data]["fingerprint"], None)
+    return PlannedCell(cell.label, cell.data, cell.seed, name, cell.request)
 
 
 def _unseen(folder: Path) -> Outcome:

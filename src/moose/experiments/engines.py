@@ -7,8 +7,10 @@ or says that the worker was lost. It keeps no books and never tries a job twice.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -16,12 +18,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Any, Protocol, cast
 
-from moose.experiments.worker import CORES_VARIABLE, Job, Outcome
+from moose.errors import MissingExtraError, RunError
+from moose.experiments.worker import CORES_VARIABLE, Job, Outcome, perform
 from moose.storage import named_os_errors
 
 _GRACE_SECONDS = 5.0
+_PASSED_ON = ("PYTHONPATH", "MOOSE_CACHE", "JAX_COMPILATION_CACHE_DIR")
+"""Of our environment, what workers of a cluster need as well."""
 _LOG_TAIL = 2000
 
 
@@ -203,3 +208,115 @@ def _cores_of(workers: int, threads: int) -> list[str]:
     if workers * threads > len(cores):
         return [""] * workers
     return [",".join(map(str, cores[i * threads : (i + 1) * threads])) for i in range(workers)]
+
+
+class RayEngine:
+    """Tasks on a Ray cluster; every machine of it sees the same folders under the same paths.
+
+    A cluster of our own is reached from this machine only, by token: Ray listens on all interfaces
+    whatever it is told, so that the token is what keeps others out. It has no dashboard and sends
+    no statistics.
+
+    Args:
+        workers: How many jobs at once.
+        threads: Threads of each, and the cores that Ray reckons with.
+        address: An existing cluster, whose token is in ``RAY_AUTH_TOKEN`` or in Ray's own file;
+            None for a cluster of our own that ends with this engine.
+    """
+
+    def __init__(self, workers: int, threads: int, address: str | None = None) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise MissingExtraError("ray", "ray", "Running a grid with --engine ray")
+        self.slots = workers
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        own: dict[str, Any] = {}
+        if address is None:
+            # In the environment, not in a file: it is gone with the cluster.
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+            own = {"num_cpus": workers * threads, "_node_ip_address": "127.0.0.1"}
+        import ray  # noqa: PLC0415 (an optional dependency, and its environment is set first)
+
+        self._ray = ray
+        variables = pinned(threads) | {
+            name: os.environ[name] for name in _PASSED_ON if name in os.environ
+        }
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=False,
+                log_to_driver=False,
+                runtime_env={"env_vars": variables},
+                **own,
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise RunError(
+                f"The Ray cluster cannot be had: {error}",
+                where=address or "a cluster on this machine",
+                advice="check the address, and that its token is in RAY_AUTH_TOKEN",
+            ) from error
+        self._perform = ray.remote(perform_text).options(num_cpus=threads, max_retries=0)
+        self._jobs: dict[Any, tuple[int, float]] = {}
+        self._last_ticket = 0
+
+    def submit(self, job: Job) -> int:
+        """Hand the job to the cluster."""
+        self._last_ticket += 1
+        reference = self._perform.remote(json.dumps(job))
+        self._jobs[reference] = (self._last_ticket, time.monotonic())
+        return self._last_ticket
+
+    def wait(self, timeout: float) -> list[tuple[int, Outcome]]:
+        """Outcomes of tasks that have ended."""
+        if not self._jobs:
+            time.sleep(timeout)
+            return []
+        ready, _ = self._ray.wait(list(self._jobs), timeout=timeout)
+        return [self._end(reference) for reference in ready]
+
+    def stop(self) -> None:
+        """Cancel all tasks; end a cluster of our own, let go of another one."""
+        if not self._ray.is_initialized():
+            return
+        for reference in self._jobs:
+            self._ray.cancel(reference, force=True)
+        self._jobs.clear()
+        self._ray.shutdown()
+
+    def _end(self, reference: Any) -> tuple[int, Outcome]:
+        ticket, begun = self._jobs.pop(reference)
+        try:
+            outcome: Outcome = json.loads(self._ray.get(reference))
+        except self._ray.exceptions.RayError as error:
+            return ticket, {
+                "state": "lost",
+                "message": f"The worker was lost ({type(error).__name__}).",
+                "traceback": str(error)[-_LOG_TAIL:],
+                "seconds": time.monotonic() - begun,
+            }
+        return ticket, outcome
+
+
+def perform_text(job: str) -> str:
+    """:func:`~moose.experiments.worker.perform` from text to text, as it travels."""
+    return json.dumps(perform(json.loads(job)))
+
+
+def make_engine(
+    name: str, workers: int, threads: int, logs: Path, *, address: str | None = None
+) -> Engine:
+    """The engine of that name.
+
+    Args:
+        name: ``local`` or ``ray``.
+        workers: How many jobs at once.
+        threads: Threads of each.
+        logs: Where local workers write what they print.
+        address: For Ray, an existing cluster.
+
+    Returns:
+        The engine, whose workers are ready or start when they are needed.
+    """
+    if name == "ray":
+        return RayEngine(workers, threads, address)
+    return LocalEngine(workers, threads, logs)

@@ -359,6 +359,10 @@ class Store:
         found = dict(rows)
         return {state: int(found.get(state, 0)) for state in STATES}
 
+    def finished(self) -> set[str]:
+        """The digests of all runs that are done, of the grid's cells or not."""
+        return {digest for (digest,) in self._rows("SELECT digest FROM runs WHERE state = 'done'")}
+
     def timings(self) -> list[tuple[str, State, int, float, int]]:
         """For each label and state: runs, their seconds, and their evaluations so far."""
         return self._rows(
@@ -370,6 +374,15 @@ class Store:
             " FROM runs r WHERE r.id IN (SELECT run FROM cells)"
             ") GROUP BY min_label, state"
         )
+
+    def typical_evaluations(self) -> dict[str, int]:
+        """How many evaluations a finished run of each label has, by the example of one."""
+        rows = self._rows(
+            "SELECT label, (SELECT count(*) FROM evaluations e WHERE e.run = example) FROM ("
+            " SELECT c.label AS label, min(r.id) AS example FROM cells c"
+            " JOIN runs r ON r.id = c.run AND r.state = 'done' GROUP BY c.label)"
+        )
+        return {label: int(count) for label, count in rows if count}
 
     def failures(self) -> list[Failure]:
         """The newest failure of every cell whose run has failed."""
@@ -402,7 +415,8 @@ class Store:
 
     def num_evaluations(self) -> int:
         """How many records there are."""
-        return int(self._rows("SELECT count(*) FROM evaluations")[0][0])
+        (row,) = self._rows("SELECT count(*) FROM evaluations")
+        return int(row[0])
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._named_errors():

@@ -89,7 +89,21 @@ def _prepare(job: Mapping[str, Any]) -> Any:
     return describe_data(job["data"], job["episodes"], cache=_cache_of(job))
 
 
-_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {"train": _train, "prepare": _prepare}
+def _measure(job: Mapping[str, Any]) -> Any:
+    """Measure what a run will take."""
+    from moose.config import build_settings  # noqa: PLC0415
+    from moose.experiments.cost import measure_cost  # noqa: PLC0415
+    from moose.experiments.run_folder import Request  # noqa: PLC0415
+
+    request = build_settings(Request, job["request"], source="the grid")
+    return measure_cost(request, cache=_cache_of(job))
+
+
+_KINDS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "train": _train,
+    "prepare": _prepare,
+    "measure": _measure,
+}
 
 
 def _cache_of(job: Mapping[str, Any]) -> Path | None:
