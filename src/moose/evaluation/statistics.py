@@ -134,7 +134,8 @@ def percentile_interval(
     """A bootstrap interval of a percentile of pooled values (linear interpolation).
 
     Whole groups are drawn with replacement, since the values of one seed are not independent; a
-    single group is resampled value by value, and then says nothing about other seeds.
+    single group is resampled value by value, and then says nothing about other seeds. With few
+    groups the interval is too narrow: nothing is known of values beyond those that were seen.
 
     Args:
         groups: The values of each group.

@@ -349,7 +349,7 @@ class Store:
             "FROM runs r JOIN (SELECT run, min(position) AS position FROM cells GROUP BY run) c "
             "ON c.run = r.id AND r.state IN ('waiting', 'running') ORDER BY c.position"
         )
-        return [Run(*row[:2], json.loads(row[2]), *row[3:]) for row in rows]
+        return [Run._make([*row[:2], json.loads(row[2]), *row[3:]]) for row in rows]
 
     def counts(self) -> dict[State, int]:
         """How many runs of the grid's cells are in each state."""
