@@ -9,6 +9,7 @@ on, and so does a conductor that is at work beside it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ class _Claimed:
     """A run that one of our workers is at."""
 
     run: Run
+    worker: int
     begun: float
     known: int
     """Evaluations that the store has of it."""
@@ -239,8 +241,10 @@ class _Conductor:
         return True
 
     def _start(self, run: Run, time: float) -> None:
-        worker = f"slot {len(self._claimed)}"
-        if not self._store.claim(run, self._owner, worker, time):
+        # Engines give a job to the first worker that has none, so that this is its number.
+        taken = {claimed.worker for claimed in self._claimed.values()}
+        worker = next(number for number in itertools.count() if number not in taken)
+        if not self._store.claim(run, self._owner, f"worker-{worker}", time):
             return  # another conductor was quicker
         job: Job = {
             "kind": "train",
@@ -249,7 +253,7 @@ class _Conductor:
             "cache": _text_of(self._cache),
         }
         ticket = self._engine.submit(job)
-        self._claimed[ticket] = _Claimed(run, time, run.evaluations)
+        self._claimed[ticket] = _Claimed(run, worker, time, run.evaluations)
 
     def _settle(self, claimed: _Claimed, outcome: Outcome) -> None:
         """Put in the books how a run ended."""

@@ -79,7 +79,7 @@ class Block(Settings):
     def _seeds_from_text(cls, content: Any) -> Any:
         if isinstance(content, str | int) and not isinstance(content, bool):
             return _or_value_error(lambda: parse_seeds(str(content)))
-        return content
+        return tuple(content) if isinstance(content, list) else content
 
     @field_validator("seeds")
     @classmethod
