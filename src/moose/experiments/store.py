@@ -61,6 +61,7 @@ CREATE TABLE cells (
     run INTEGER NOT NULL REFERENCES runs (id),
     UNIQUE (label, data, seed)
 );
+CREATE INDEX cells_by_run ON cells (run);
 CREATE TABLE evaluations (
     run INTEGER NOT NULL REFERENCES runs (id),
     step INTEGER NOT NULL,
