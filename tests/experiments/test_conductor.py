@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from moose.errors import RunError
 from moose.experiments.conductor import run_grid as conduct
 from moose.experiments.grid import read_grid
 from moose.experiments.store import STORE, Store
@@ -140,8 +141,9 @@ def test_local_and_ray_give_the_same_grid(tmp_path):
 class Scripted:
     slots = 2
 
-    def __init__(self, answers):
+    def __init__(self, answers, lost_preparations=0):
         self.answers = answers
+        self.prepared, self.lost_preparations = 0, lost_preparations
         self.jobs, self.tried, self.is_stopped = {}, [], False
         self.most_at_once = 0
 
@@ -154,6 +156,9 @@ class Scripted:
     def wait(self, timeout):
         ticket, job = self.jobs.popitem()
         if job["kind"] == "prepare":
+            self.prepared += 1
+            if self.prepared <= self.lost_preparations:
+                return [(ticket, LOST | {"message": "died", "seconds": 0.0})]
             facts = {"fingerprint": "f", "transitions": 1, "evaluation_episodes": 2}
             result = facts | {"batch": {"mean": 0.0}, "behaviour": [0.0], "hold": [0.0]}
             return [(ticket, {"state": "done", "result": result, "seconds": 0.0})]
@@ -176,8 +181,8 @@ DONE = {"state": "done"}
 LOST = {"state": "lost"}
 
 
-def conducted(tmp_path, answers, **settings):
-    engine = Scripted(answers)
+def conducted(tmp_path, answers, *, lost_preparations=0, **settings):
+    engine = Scripted(answers, lost_preparations)
     tmp_path.mkdir(exist_ok=True)
     grid = read_grid(grid_file(tmp_path))
     counts = conduct(grid, "tiny.yaml", tmp_path / "grid", engine, **settings)
@@ -219,6 +224,13 @@ def test_a_worker_that_dies_is_replaced_but_not_for_ever(tmp_path):
     counts, engine = conducted(tmp_path / "again", lambda request, count: LOST)
     assert counts["failed"] == 3
     assert len(engine.tried) == 15
+
+
+def test_a_worker_that_dies_over_a_data_set_is_replaced_but_not_for_ever(tmp_path):
+    counts, engine = conducted(tmp_path, lambda request, count: DONE, lost_preparations=4)
+    assert (counts["done"], engine.prepared) == (3, 5)
+    with pytest.raises(RunError, match="cannot be had: died"):
+        conducted(tmp_path / "again", lambda request, count: DONE, lost_preparations=5)
 
 
 def test_a_run_that_another_process_works_on_is_left_for_a_while(tmp_path, monkeypatch):

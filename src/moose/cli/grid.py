@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -75,29 +77,29 @@ def run_command(
     folder = out if out is not None else Path("runs") / file.stem
     count = threads if threads is not None else max(1, (os.cpu_count() or 1) // workers)
     progress = progress_for(quiet)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as clean a stop as Ctrl-C
-    made = make_engine(engine, workers, count, folder / conductor.LOGS, address=address)
-    if dry_run:
-        result = conductor.estimate_grid(
-            grid, str(file), folder, made, threads=count, cache=cache, progress=progress
-        )
-        print_json(result) if as_json else _tell_estimate(result)
-        return
-    try:
-        counts = conductor.run_grid(
-            grid,
-            str(file),
-            folder,
-            made,
-            cache=cache,
-            is_retrying=retry,
-            most_attempts=attempts,
-            progress=progress,
-        )
-    except KeyboardInterrupt:
-        again = f"moose grid run {shlex.quote(str(file))} --out {shlex.quote(str(folder))}"
-        typer.echo(f"To go on: {again} --workers {workers}", err=True)
-        raise
+    with _stopped_by_sigterm():
+        made = make_engine(engine, workers, count, folder / conductor.LOGS, address=address)
+        if dry_run:
+            result = conductor.estimate_grid(
+                grid, str(file), folder, made, threads=count, cache=cache, progress=progress
+            )
+            print_json(result) if as_json else _tell_estimate(result)
+            return
+        try:
+            counts = conductor.run_grid(
+                grid,
+                str(file),
+                folder,
+                made,
+                cache=cache,
+                is_retrying=retry,
+                most_attempts=attempts,
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            again = f"moose grid run {shlex.quote(str(file))} --out {shlex.quote(str(folder))}"
+            typer.echo(f"To go on: {again} --workers {workers}", err=True)
+            raise
     if as_json:
         print_json({"grid": str(folder), "runs": counts})
     else:
@@ -233,6 +235,16 @@ def page_command(
     with atomic_file(to) as temporary:
         temporary.write_text(text, encoding="utf-8")
     typer.echo(f"page: {to}")
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, as batch systems send it, be as clean a stop as Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tell_estimate(result: dict[str, Any]) -> None:

@@ -388,14 +388,19 @@ def _variant(cell: PlannedCell, datasets: Mapping[str, Mapping[str, Any]]) -> st
 
 
 def _done_by(engine: Engine, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
-    """Jobs and their outcomes, in the order in which they end."""
-    waiting, claimed = list(jobs), dict[int, Job]()
+    """Jobs and their outcomes, in the order in which they end; a lost one is begun again."""
+    waiting = [(job, 0) for job in jobs]
+    claimed: dict[int, tuple[Job, int]] = {}
     while waiting or claimed:
         while waiting and len(claimed) < engine.slots:
-            job = waiting.pop(0)
-            claimed[engine.submit(job)] = job
+            job, crashes = waiting.pop(0)
+            claimed[engine.submit(job)] = (job, crashes)
         for ticket, outcome in engine.wait(_LOOK_SECONDS):
-            yield claimed.pop(ticket), outcome
+            job, crashes = claimed.pop(ticket)
+            if outcome["state"] == "lost" and crashes + 1 < _MOST_CRASHES:
+                waiting.append((job, crashes + 1))
+            else:
+                yield job, outcome
 
 
 def _is_current(name: str, facts: Mapping[str, Any], episodes: int) -> bool:
