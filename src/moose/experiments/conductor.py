@@ -102,7 +102,7 @@ def run_grid(
             store.plan(facts, datasets, planned)
             store.retry_failed(None if is_retrying else most_attempts)
             _Conductor(store, engine, out, cache, most_attempts, lease).work(progress)
-            return dict(store.counts())
+            return {str(state): count for state, count in store.counts().items()}
     finally:
         engine.stop()
 

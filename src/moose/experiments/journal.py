@@ -33,7 +33,6 @@ Warn = Callable[[str], None]
 
 _CHECKPOINT = "moose-checkpoint"
 _FITTED = "moose-fitted"
-_LOCKS = "locks"
 _SCHEMA_VERSION = 1
 
 
@@ -58,6 +57,7 @@ class RunJournal:
     ) -> None:
         self._checkpoints = folder / CHECKPOINTS
         self._fitted = cache / "fitted"
+        self._locks = cache / "locks"
         self._warn = warn
         self._is_seeded = seed_folders is not None
         self._line_folders = [folder] if seed_folders is None else list(seed_folders)
@@ -114,7 +114,7 @@ class RunJournal:
         Of several processes that need the same result, one makes it and the others wait.
         """
         path = self._fitted / f"{name}-{digest}"
-        with _one_at_a_time(self._fitted / _LOCKS / path.name):
+        with _one_at_a_time(self._locks / f"fit-{path.name}"):
             if path.exists():
                 try:
                     stored, _ = _load(path, like, _FITTED)

@@ -78,7 +78,8 @@ def _train(job: Mapping[str, Any]) -> Any:
             runner.begin_run(request, folder, cache=cache)
         runner.resume_run(folder, cache=cache, warn=warnings.append)
     finally:
-        jax.clear_caches()  # compiled programs of a run are of no use to the next
+        # Compiled programs of a run are of no use to the next.
+        jax.clear_caches()  # type: ignore[no-untyped-call]
     return {"warnings": warnings}
 
 
