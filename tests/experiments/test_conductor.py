@@ -9,6 +9,8 @@ import random
 import shutil
 import signal
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,9 @@ class Scripted:
         return ticket
 
     def wait(self, timeout):
+        if not self.jobs:  # all that is left is somebody else's
+            time.sleep(0.01)
+            return []
         ticket, job = self.jobs.popitem()
         if job["kind"] == "prepare":
             self.prepared += 1
@@ -241,6 +246,30 @@ def test_a_run_that_another_process_works_on_is_left_for_a_while(tmp_path, monke
     assert counts["done"] == 3
     assert len(engine.tried) == 6
     assert engine.most_at_once == 2
+
+
+def test_two_conductors_share_the_work(tmp_path):
+    """Each has its own connection to the store; no run is done by both."""
+
+    def answers(request, count):
+        time.sleep(0.02)
+        return DONE
+
+    file = grid_file(tmp_path, seeds=range(10), clones=range(10))
+    engines = [Scripted(answers) for _ in range(2)]
+    conduct(read_grid(file), "tiny.yaml", tmp_path / "grid", Scripted(answers))  # data and plan
+    with sqlite3.connect(tmp_path / "grid" / STORE) as connection:
+        connection.execute("UPDATE runs SET state = 'waiting', owner = NULL, heartbeat = NULL")
+    connection.close()
+    with ThreadPoolExecutor() as pool:
+        futures = [
+            pool.submit(conduct, read_grid(file), "tiny.yaml", tmp_path / "grid", engine)
+            for engine in engines
+        ]
+        assert [future.result()["done"] for future in futures] == [20, 20]
+    tried = engines[0].tried + engines[1].tried
+    assert len(tried) == len(set(tried)) == 20
+    assert min(len(engine.tried) for engine in engines) >= 1
 
 
 def test_a_folder_that_cannot_be_seen_is_told(tmp_path, monkeypatch):

@@ -66,6 +66,6 @@ def test_fits_are_paid_for_once():
     ]
     found = estimate(runs, costs, workers=2, threads=4)
     assert found["runs"] == 4
-    assert found["hours"] == pytest.approx((3 * 1 + 2 * 2 + 0.5) / 2)
-    assert found["core_hours"] == pytest.approx((3 * 1 + 2 * 2 + 0.5) * 4)
+    assert found["core_hours"] == pytest.approx(3 * 1 + 2 * 2 + 0.5)
+    assert found["hours"] == pytest.approx((3 * 1 + 2 * 2 + 0.5) / (2 * 4))
     assert found["bytes"] == 3 * 10 + 2 * 5 + 1

@@ -258,7 +258,7 @@ def _tell_estimate(result: dict[str, Any]) -> None:
     for variant in result["variants"]:
         seconds = variant["shared"] + variant["own"]
         typer.echo(
-            f"  {variant['label']}: {seconds / 60:.3g} minutes a run, of which "
+            f"  {variant['label']}: {seconds / 60:.3g} core-minutes a run, of which "
             f"{variant['shared'] / 60:.3g} for fits that may be shared and "
             f"{variant['evaluations'] / 60:.3g} for evaluations"
         )

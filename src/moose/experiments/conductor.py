@@ -349,33 +349,40 @@ def _prepare_data(
     progress: Progress,
 ) -> dict[str, Any]:
     """What is known of each data set; those that are new are made and measured by workers."""
-    episodes: dict[str, int] = {}
+    sources = {cell.data: cell.request.data for cell in cells}
+    episodes = dict.fromkeys(sources, 0)
     for cell in cells:
-        most = max(episodes.get(cell.data, 0), cell.request.evaluation_episodes)
-        episodes[cell.data] = most
+        episodes[cell.data] = max(episodes[cell.data], cell.request.evaluation_episodes)
     current = {
         name: facts
         for name, facts in known.items()
-        if name in episodes and _is_current(name, facts, episodes[name])
+        if name in sources and _is_current(sources[name], facts, episodes[name])
     }
     jobs: list[Job] = [
-        {"kind": "prepare", "data": name, "episodes": count, "cache": _text_of(cache)}
-        for name, count in episodes.items()
+        {
+            "kind": "prepare",
+            "name": name,
+            "data": source,
+            "episodes": episodes[name],
+            "cache": _text_of(cache),
+        }
+        for name, source in sources.items()
         if name not in current
     ]
-    with progress.stage("data sets", len(episodes), len(current)) as stage:
+    with progress.stage("data sets", len(sources), len(current)) as stage:
         for job, outcome in _done_by(engine, jobs):
-            _require_done(outcome, f"The data set '{job['data']}' cannot be had")
-            current[job["data"]] = outcome["result"]
+            _require_done(outcome, f"The data set '{job['name']}' cannot be had")
+            current[job["name"]] = outcome["result"]
             stage.advance()
     return current
 
 
 def _require_done(outcome: Outcome, complaint: str) -> None:
     if outcome["state"] != "done":
+        is_ours = not outcome.get("is_final")  # a defect, or a death: the traceback tells more
         raise RunError(
             f"{complaint}: {outcome['message']}",
-            where=str(outcome.get("traceback", "")),
+            where=str(outcome.get("traceback", "")) if is_ours else "",
             advice="mend what the message names and try again",
         )
 
@@ -403,13 +410,13 @@ def _done_by(engine: Engine, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome
                 yield job, outcome
 
 
-def _is_current(name: str, facts: Mapping[str, Any], episodes: int) -> bool:
+def _is_current(source: str, facts: Mapping[str, Any], episodes: int) -> bool:
     """Whether what is known of a data set still holds; a name stands for the same data for ever."""
     if facts["evaluation_episodes"] != episodes:
         return False
-    if not os.path.isdir(name):
+    if not os.path.isdir(source):
         return True
-    manifest = read_manifest(Path(name), FORMAT, SCHEMA_VERSION)
+    manifest = read_manifest(Path(source), FORMAT, SCHEMA_VERSION)
     return bool(manifest["fingerprint"] == facts["fingerprint"])
 
 

@@ -3,7 +3,8 @@
 A fit is stages of a known number of steps (:func:`moose.training.repeat_update`). The measurement
 calls the fit itself with a journal that claims every stage to be finished but for its last few
 steps: the true code on the true data, for seconds instead of hours. Nothing is written, and
-what comes out is thrown away.
+what comes out is thrown away. Time is processor time, of all threads together: core-seconds that do
+not depend on what else the machine is doing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _BYTES_OF_EVALUATION = 250
 
 
 def measure_cost(request: Request, *, cache: Path | None = None) -> dict[str, Any]:
-    """Measure what a run will take on this machine, with this number of threads.
+    """Measure the core-seconds that a run will take on this machine, with this number of threads.
 
     Args:
         request: The run; its data set has to be there.
@@ -59,10 +60,10 @@ def measure_cost(request: Request, *, cache: Path | None = None) -> dict[str, An
             dataset, task, config, key_of(request.seed), progress=journal, journal=journal
         )
 
-    begun = time.monotonic()
+    begun = time.process_time()
     survey = _SkippingJournal()
     fitted = fit(survey)  # nothing but preparations: every stage is skipped
-    preparation = time.monotonic() - begun
+    preparation = time.process_time() - begun
     shortest = _SkippingJournal(dict.fromkeys(survey.totals, 1), survey.totals)
     fit(shortest)
     per_step = _seconds_per_step(survey.totals, shortest.seconds, fit)
@@ -118,7 +119,8 @@ def estimate(
         threads: Threads of each.
 
     Returns:
-        Number of runs, core hours, hours with these workers, and bytes on disk.
+        Number of runs, core hours, hours with these workers if all threads are kept busy, and bytes
+        on disk.
     """
     shared = {(run["variant"], json.dumps(run["share"])): run["variant"] for run in runs}
     seconds = sum(costs[run["variant"]]["own"] for run in runs)
@@ -127,8 +129,8 @@ def estimate(
     size += sum(costs[variant]["shared_bytes"] for variant in shared.values())
     return {
         "runs": len(runs),
-        "core_hours": seconds * threads / 3600,
-        "hours": seconds / max(1, workers) / 3600,
+        "core_hours": seconds / 3600,
+        "hours": seconds / (workers * threads) / 3600,
         "bytes": int(size),
     }
 
@@ -180,9 +182,9 @@ class _SkippingJournal:
     def stage(self, name: str, total: int, done: int = 0) -> Iterator[Stage]:
         """As a progress: learn the total, take the time."""
         self.totals[name] = total
-        begun = time.monotonic()
+        begun = time.process_time()
         yield _NoStage()
-        self.seconds[name] = time.monotonic() - begun
+        self.seconds[name] = time.process_time() - begun
 
 
 class _NoStage:
@@ -212,9 +214,9 @@ def _seconds_per_step(
 
 def _second_call_seconds(measure: Callable[..., jax.Array], actor: object) -> float:
     measure(actor, evaluation_key(0)).block_until_ready()  # compiles
-    begun = time.monotonic()
+    begun = time.process_time()
     measure(actor, evaluation_key(1)).block_until_ready()
-    return time.monotonic() - begun
+    return time.process_time() - begun
 
 
 def _tree_bytes(tree: object) -> int:
