@@ -33,6 +33,14 @@ def sessions(document):
     return found
 
 
+def write_files(document, folder):
+    """Write the files that a document shows: YAML whose first line is a comment with the name."""
+    for text in blocks(document, "yaml"):
+        name = re.match(r"# ([\w-]+\.yaml)\n", text)
+        if name:
+            (folder / name[1]).write_text(text)
+
+
 def named(documents):
     return [pytest.param(path, id=path.name) for path in documents]
 
@@ -40,6 +48,7 @@ def named(documents):
 @pytest.mark.parametrize("document", named(d for d in DOCUMENTS if blocks(d, "python")))
 def test_python_runs(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    write_files(document, tmp_path)
     names = {}
     for number, text in enumerate(blocks(document, "python")):
         exec(compile(text, f"{document.name}, block {number}", "exec", dont_inherit=True), names)  # noqa: S102
@@ -48,6 +57,7 @@ def test_python_runs(document, tmp_path, monkeypatch):
 @pytest.mark.parametrize("document", named(d for d in DOCUMENTS if sessions(d)))
 def test_commands_print_what_is_shown(document, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    write_files(document, tmp_path)
     for command, shown in sessions(document):
         program, *arguments = shlex.split(command)
         if program != "moose":

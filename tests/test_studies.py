@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,17 +22,25 @@ TINY = (
 )
 
 
-def load(name):
-    file = Path(__file__).parent.parent / "studies" / f"{name}.py"
-    specification = importlib.util.spec_from_file_location(name, file)
+ROOT = Path(__file__).parent.parent
+
+
+def study(name):
+    specification = importlib.util.spec_from_file_location(name, ROOT / "studies" / f"{name}.py")
     module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # where its dataclasses look for their types
     specification.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
 def calibration():
-    return load("calibration")
+    return study("calibration")
+
+
+@pytest.fixture(scope="module")
+def scaling():
+    return study("grid_scaling")
 
 
 def test_the_calibration_study(calibration, tmp_path):
@@ -62,7 +72,7 @@ def test_collecting_nothing_is_an_error(calibration, tmp_path):
 
 def test_the_study_of_bias(tmp_path):
     pytest.importorskip("matplotlib")
-    bias, results = load("bias"), tmp_path / "results"
+    bias, results = study("bias"), tmp_path / "results"
     common = ["--out", str(tmp_path / "runs"), *(f"--set={text}" for text in TINY)]
     bias.main([*common, "--results", str(results), "--data", "ib/bad-0.2"])
     with open(results / "bias.csv", encoding="utf-8") as stream:
@@ -77,7 +87,7 @@ def test_the_study_of_bias(tmp_path):
 
 
 def test_without_penalty_a_step_along_the_return_is_as_long(tmp_path):
-    bias = load("bias")
+    bias = study("bias")
     from moose.experiments.runner import make_request
 
     with_penalty, without = (
@@ -87,3 +97,37 @@ def test_without_penalty_a_step_along_the_return_is_as_long(tmp_path):
     assert without["return_weight"] == 1.0
     lengths = [s["return_weight"] * s["learning_rate"] for s in (with_penalty, without)]
     assert lengths[0] == pytest.approx(lengths[1])
+
+
+# Scaling
+
+
+def test_one_worker_does_one_run_after_the_other(scaling):
+    runs = [scaling.PlannedRun(("d", "a", seed), 5.0, 10.0) for seed in range(4)]
+    found = scaling.simulate(runs, 1)
+    assert (found.wall, found.busy, found.efficiency) == (60.0, 60.0, 1.0)
+
+
+def test_enough_workers_take_as_long_as_the_longest_run(scaling):
+    runs = [scaling.PlannedRun(("d", "a", seed), 5.0, 10.0 + seed) for seed in range(4)]
+    found = scaling.simulate(runs, 8)
+    assert (found.wall, found.critical_path) == (18.0, 18.0)
+    assert found.efficiency == pytest.approx(66.0 / (8 * 18.0))
+
+
+def test_a_fit_is_made_once_and_others_start_meanwhile(scaling):
+    same = [scaling.PlannedRun(("d", "a", 0), 100.0, 10.0) for _ in range(2)]
+    other = scaling.PlannedRun(("d", "b", 0), 0.0, 90.0)
+    # The second run of the shared fit is passed over until the other one has begun.
+    assert scaling.simulate([*same, other], 2).wall == 110.0
+    assert scaling.simulate(same, 2).wall == 110.0  # waits inside its worker
+    assert scaling.simulate(same, 1).wall == 120.0
+
+
+def test_the_page_on_scaling_is_what_the_simulation_gives(scaling):
+    costs = json.loads((ROOT / "results" / "scaling" / "costs.json").read_text(encoding="utf-8"))
+    result = scaling.simulate_all(costs["algorithms"])
+    assert result["runs"] == 800
+    assert scaling.as_markdown(result) in (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    kept = json.loads((ROOT / "results" / "scaling" / "scaling.json").read_text(encoding="utf-8"))
+    assert kept == result | {"measured_on": costs["measured_on"]}

@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from moose.evaluation.statistics import mean_with_error, tail_values, tenth_percentile
+from moose.evaluation.statistics import (
+    mean_with_deviation,
+    mean_with_error,
+    percentile_interval,
+    probability_of_improvement,
+    tail_values,
+    tenth_percentile,
+)
 
 
 def test_mean_and_standard_error():
@@ -64,3 +71,87 @@ def test_the_tail_of_a_thousand_updates_are_the_last_ten_of_a_hundred_checks():
 )
 def test_the_tail_of_other_runs(steps, expected):
     assert tail_values(steps, steps) == expected
+
+
+# Deviations and intervals
+
+
+def test_a_mean_comes_with_the_deviation_of_single_values():
+    mean, deviation = mean_with_deviation([1.0, 2.0, 3.0, 6.0])
+    assert mean == 3.0
+    assert deviation == pytest.approx(math.sqrt(14 / 3))
+    assert mean_with_deviation([5.0]) == (5.0, None)
+
+
+def test_the_interval_of_a_percentile_is_as_wide_as_its_error_says():
+    """Independent normal values: about 2 · 1.96 · 1.7 deviations over the root of their number."""
+    values = np.random.default_rng(3).normal(-70.0, 3.0, (400, 1))
+    low, high = percentile_interval(values, resamples=4000)
+    assert high - low == pytest.approx(2 * 1.96 * 1.71 * 3.0 / 20, rel=0.25)
+    assert low < np.percentile(values, 10.0) < high
+
+
+def test_intervals_hold_the_true_percentile_about_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    truth = -1.2815515655446004
+    hits = 0
+    for _ in range(150):
+        low, high = percentile_interval(rng.normal(size=(300, 1)), confidence=0.9, resamples=300)
+        hits += low <= truth <= high
+    assert 0.8 < hits / 150 < 0.97
+
+
+def test_seeds_are_resampled_as_a_whole():
+    """Ten values of a seed that are all alike tell no more than one."""
+    seeds = np.random.default_rng(1).normal(size=(10, 1))
+    narrow = percentile_interval(np.random.default_rng(1).normal(size=(100, 1)))
+    wide = percentile_interval(np.repeat(seeds, 10, axis=1))
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_intervals_of_unequal_and_of_single_groups():
+    assert percentile_interval([[1.0]]) is None
+    low, high = percentile_interval([[1.0, 2.0, 3.0]])  # one seed: value by value
+    assert 1.0 <= low < high <= 3.0
+    low, high = percentile_interval([[1.0, 1.0], [5.0]])
+    assert (low, high) == (1.0, 5.0)
+    equal = percentile_interval([[1.0, 2.0], [3.0, 4.0]])
+    assert equal == percentile_interval([np.array([1.0, 2.0]), np.array([3.0, 4.0])])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([[2.0], [3.0]], [[1.0], [0.0]], 1.0),
+        ([[1.0], [2.0]], [[1.0], [2.0]], 0.5),
+        ([[0.0]], [[1.0]], 0.0),
+        ([[1.0]], [[1.0]], 0.5),
+        ([[1.0], [3.0]], [[2.0], [2.0]], 0.5),
+        ([[1.0, 3.0], [3.0]], [[2.0]], 2 / 3),
+    ],
+)
+def test_the_probability_of_improvement_counts_pairs(ours, theirs, expected):
+    found = probability_of_improvement([(ours, theirs)])
+    assert found.probability == pytest.approx(expected)
+    assert found.interval.low <= found.probability <= found.interval.high
+
+
+def test_the_probability_of_improvement_of_normal_values_is_known():
+    rng = np.random.default_rng(2)
+    tasks = [(rng.normal(shift, 1.0, (400, 1)), rng.normal(size=(400, 1))) for shift in (0.0, 1.0)]
+    phi = 0.5 * (1 + math.erf(1 / math.sqrt(2) / math.sqrt(2)))
+    one = probability_of_improvement([tasks[1]])
+    assert one.probability == pytest.approx(phi, abs=0.03)
+    # The deviation of the Mann-Whitney statistic, from theory for large samples.
+    width = one.interval.high - one.interval.low
+    assert width == pytest.approx(2 * 1.96 * math.sqrt(2 * 0.0552 / 400), rel=0.3)
+    both = probability_of_improvement(tasks)
+    assert both.probability == pytest.approx((0.5 + phi) / 2, abs=0.03)
+    assert both.interval.low < both.probability < both.interval.high
+
+
+def test_statistics_repeat_themselves():
+    values = np.random.default_rng(0).normal(size=(5, 4))
+    assert percentile_interval(values) == percentile_interval(values)
+    first, second = (probability_of_improvement([(values, values + 0.1)]) for _ in range(2))
+    assert first == second

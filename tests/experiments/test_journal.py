@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -227,6 +230,50 @@ def test_what_was_fitted_once_is_shared_with_other_runs(tmp_path, journal):
     assert calls == [0.25]
     assert_same_bits(fit(other, 0.75, digest="abd", calls=calls), make_state(0.75))
     assert calls == [0.25, 0.75]
+
+
+FITTER = """
+import sys, time
+from pathlib import Path
+import jax.numpy as jnp
+from moose.experiments.journal import RunJournal
+
+folder, name = Path(sys.argv[1]), sys.argv[2]
+journal = RunJournal(folder / name, folder / "cache")
+
+def make():
+    print("fits", flush=True)
+    (folder / name / "fitting").touch()
+    sys.stdin.readline()
+    return {"weight": jnp.full((2, 3), 0.25)}
+
+result = journal.once("models", "abc", {"weight": jnp.zeros((2, 3))}, make)
+print("got", float(result["weight"][0, 0]), flush=True)
+"""
+
+
+def fitter(tmp_path, name):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", FITTER, str(tmp_path), name], **pipes)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_of_two_processes_one_fits_and_the_other_waits(tmp_path, is_killed):
+    first = fitter(tmp_path, "one")
+    assert first.stdout.readline() == "fits\n"
+    second = fitter(tmp_path, "two")
+    while not (tmp_path / "two" / "checkpoints").exists():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert not (tmp_path / "two" / "fitting").exists()
+    if is_killed:  # then the other one has to do it
+        first.kill()
+        assert second.stdout.readline() == "fits\n"
+        assert second.communicate("go\n")[0] == "got 0.25\n"
+    else:
+        assert first.communicate("go\n")[0] == "got 0.25\n"
+        assert second.communicate()[0] == "got 0.25\n"
+    first.communicate()
 
 
 def test_a_damaged_fitted_model_is_made_again(tmp_path, journal, warnings):

@@ -5,6 +5,8 @@ line of standard input is a request as JSON, each line of standard output the an
 
     argv        the words after ``moose``
     kill_after  seconds after which the process is sent SIGKILL
+    kill_children  seconds after which one of its own children is sent SIGKILL, several times
+    seed        which of the children that is, and all else that is random
     signal      a signal to send as soon as the file ``when`` is there
     roots       folders whose writes count: the process dies right before the first kind of write
                 that the file ``seen`` does not list yet, and lists it
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import resource
 import signal
@@ -28,6 +31,7 @@ import jax
 import optax
 
 import moose.cli
+import moose.experiments.conductor
 import moose.experiments.evaluate
 import moose.experiments.runner
 
@@ -90,6 +94,11 @@ def run(request):
             os.dup2(out.fileno(), 1)
             os.dup2(errors.fileno(), 2)
             _run_in_child(request)
+        killed = []
+        rng = random.Random(request.get("seed", 0))  # noqa: S311
+        for moment in sorted(request.get("kill_children", [])):
+            if _waits(child, started + moment):
+                killed += _kill_one(_children_of(child), rng)
         if request.get("kill_after") is not None:
             end = started + request["kill_after"]
             _send_when(lambda: time.monotonic() >= end, child, signal.SIGKILL)
@@ -103,7 +112,37 @@ def run(request):
             "seconds": time.monotonic() - started,
             "out": out.read(),
             "errors": errors.read(),
+            "killed": killed,
         }
+
+
+def _waits(child, end):
+    """Wait until a moment; whether the child is still there then."""
+    while time.monotonic() < end:
+        time.sleep(0.005)
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return False
+    return True
+
+
+def _children_of(process):
+    try:
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    except OSError:
+        return []
+    return sorted(int(word) for word in text.split())
+
+
+def _kill_one(processes, rng):
+    """Kill one of some processes; which one it was, and at which place among them."""
+    if not processes:
+        return []
+    place = rng.randrange(len(processes))
+    try:
+        os.kill(processes[place], signal.SIGKILL)
+    except ProcessLookupError:
+        return []
+    return [place]
 
 
 def _run_in_child(request):

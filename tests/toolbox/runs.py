@@ -22,6 +22,7 @@ TINY = {
     "support": {"width": 12, "epochs": 1, "batch_size": 50},
     "search": {"hidden": [8], "updates": 2, "start_states": 3, "horizon": 4, "checks": 2},
 }
+TINY_CLONE = {"hidden": [8], "updates": 20, "checks": 10}
 ROOM_FOR_MODELS_ONLY = (
     45_000  # bytes: more than a checkpoint of the models, less than the support's
 )
@@ -35,6 +36,8 @@ class Ended(NamedTuple):
     seconds: float
     out: str
     errors: str
+    killed: tuple[int, ...] | list[int] = ()
+    """Which of its children were killed, by their place among them."""
 
 
 def moose(*words, **manner) -> Ended:
@@ -49,6 +52,37 @@ def train(out, cache, *words, **manner) -> Ended:
         return moose("train", "--resume", out, "--cache", cache, "--quiet", **manner)
     tiny = ("--config", tiny_file(), "--evaluation-episodes", 2)
     return moose("train", log(), *tiny, "--out", out, "--cache", cache, "--quiet", *words, **manner)
+
+
+def grid_file(folder, name="tiny", *, seeds=(0,), clones=(0, 1)) -> Path:
+    """A grid of tiny trainings: two algorithms on one data set."""
+    data = {"data": [str(log())]}
+    moose_choice = {"name": "moose", "settings": TINY}
+    clone = {"name": "clone", "preset": "quick", "settings": TINY_CLONE}
+    blocks = [
+        data | {"algorithms": [clone], "seeds": list(clones)},
+        data | {"algorithms": [moose_choice], "seeds": list(seeds)},
+    ]
+    file = Path(folder) / f"{name}.yaml"
+    file.write_text(json.dumps({"name": name, "evaluation_episodes": 2, "blocks": blocks}))
+    return file
+
+
+def run_grid(file, out, cache, *words, **manner) -> Ended:
+    """Run a grid with two workers of one thread each, or go on with it."""
+    common = ("--workers", 2, "--threads", 1, "--quiet")
+    return moose("grid", "run", file, "--out", out, "--cache", cache, *common, *words, **manner)
+
+
+@functools.cache
+def undisturbed_grid() -> Path:
+    """The folder of a grid that nobody disturbed; its file is ``tiny.yaml`` beside it."""
+
+    def make(place):
+        ended = run_grid(grid_file(place), place / "grid", place / "cache")
+        assert ended.code == 0, ended.errors
+
+    return _once("undisturbed-grid", make) / "grid"
 
 
 def outcome(folder) -> dict[str, bytes]:

@@ -77,3 +77,164 @@ def tail_values(steps: Sequence[int], values: Sequence[float]) -> list[float]:
         for step, value in zip(steps, values, strict=True)
         if step * TAIL_SHARE > total * (TAIL_SHARE - 1)
     ]
+
+
+class Interval(NamedTuple):
+    """Bounds that hold the true value with the confidence they were asked for."""
+
+    low: float
+    high: float
+
+
+class Comparison(NamedTuple):
+    """How often one side is better than the other."""
+
+    probability: float
+    """P(X > Y), ties counted half."""
+    interval: Interval
+
+
+class MeanDeviation(NamedTuple):
+    """A mean and the deviation of single values around it; None where there is only one."""
+
+    mean: float
+    deviation: float | None
+
+
+Groups = Sequence[npt.ArrayLike]
+"""Values that belong together, such as those of one seed: resampled together or not at all."""
+
+CONFIDENCE = 0.95
+_MOST_RESAMPLES = 1000
+_FEWEST_RESAMPLES = 200
+_ENOUGH_VALUES = 1_000_000
+"""Of all resamples together: more would change an interval by less than its last digit."""
+_SEED = 0
+"""Intervals are the same whenever they are computed from the same values."""
+
+
+def mean_with_deviation(values: npt.ArrayLike) -> MeanDeviation:
+    """The mean of values and their standard deviation (N − 1 in the denominator).
+
+    Args:
+        values: ``[N]``, at least one.
+
+    Returns:
+        Both, computed in double precision.
+    """
+    numbers = np.asarray(values, np.float64)
+    deviation = float(numbers.std(ddof=1)) if numbers.size > 1 else None
+    return MeanDeviation(float(numbers.mean()), deviation)
+
+
+def percentile_interval(
+    groups: Groups,
+    percent: float = 10.0,
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int | None = None,
+) -> Interval | None:
+    """A bootstrap interval of a percentile of pooled values (linear interpolation).
+
+    Whole groups are drawn with replacement, since the values of one seed are not independent; a
+    single group is resampled value by value, and then says nothing about other seeds. With few
+    groups the interval is too narrow: nothing is known of values beyond those that were seen.
+
+    Args:
+        groups: The values of each group.
+        percent: Which percentile.
+        confidence: Share of all such intervals that hold the true value.
+        resamples: How often to draw; by default 1,000 times, less often from many values.
+
+    Returns:
+        The interval between the percentiles of the resampled figures; None for a single value.
+    """
+    parts = [np.asarray(group, np.float64).reshape(-1) for group in groups]
+    if len(parts) == 1:
+        parts = list(parts[0][:, None])
+    if len(parts) < 2:
+        return None
+    if resamples is None:
+        resamples = _affordable(10 * sum(part.size for part in parts))  # sorting takes longer
+    drawn = _draws(len(parts), resamples)
+    if len({part.size for part in parts}) == 1:
+        pooled = np.stack(parts)[drawn].reshape(resamples, -1)
+        figures = np.percentile(pooled, percent, axis=1)
+    else:
+        pools = (np.concatenate([parts[i] for i in row]) for row in drawn)
+        figures = np.array([np.percentile(pool, percent) for pool in pools])
+    return _between(figures, confidence)
+
+
+def probability_of_improvement(
+    tasks: Sequence[tuple[Groups, Groups]],
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int | None = None,
+) -> Comparison:
+    """P(X > Y): how often a value of X beats one of Y, ties counted half; the mean over tasks.
+
+    With one value in each group, such as the score of a run, this is the probability of
+    improvement of Agarwal et al. (2021), and the interval is their stratified bootstrap: in every
+    task the groups of X and those of Y are drawn with replacement.
+
+    Args:
+        tasks: For each task the groups of X and those of Y.
+        confidence: Share of all such intervals that hold the true value.
+        resamples: How often to draw; by default 1,000 times, less often from many groups.
+
+    Returns:
+        The probability and its interval.
+    """
+    tables = [_wins(ours, theirs) for ours, theirs in tasks]
+    if resamples is None:
+        resamples = _affordable(max(wins.size for wins, _, _ in tables))
+    total, figures = 0.0, np.zeros(resamples)
+    for number, (wins, *sizes) in enumerate(tables):
+        total += float(wins.sum() / (sizes[0].sum() * sizes[1].sum()))
+        ours, theirs = (
+            _counts(_draws(len(size), resamples, number, side), len(size))
+            for side, size in enumerate(sizes)
+        )
+        pairs = (ours @ sizes[0]) * (theirs @ sizes[1])
+        figures += (ours @ wins * theirs).sum(axis=1) / pairs
+    return Comparison(total / len(tasks), _between(figures / len(tasks), confidence))
+
+
+def _wins(
+    ours: Groups, theirs: Groups
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """For each pair of groups, how many pairs of values the first wins; the sizes of the groups."""
+    mine = [np.asarray(group, np.float64).reshape(-1) for group in ours]
+    yours = [np.asarray(group, np.float64).reshape(-1) for group in theirs]
+    signs = np.concatenate(mine)[:, None] - np.concatenate(yours)[None, :]
+    np.sign(signs, out=signs)
+    sizes = [np.array([part.size for part in parts], np.float64) for parts in (mine, yours)]
+    for axis, size in enumerate(sizes):
+        firsts = np.concatenate([[0.0], np.cumsum(size)[:-1]]).astype(np.int64)
+        signs = np.add.reduceat(signs, firsts, axis=axis)
+    # A win is worth 1, a tie a half, a defeat nothing.
+    return 0.5 * (signs + np.outer(*sizes)), sizes[0], sizes[1]
+
+
+def _affordable(values: int) -> int:
+    """How often to draw so many values."""
+    return min(_MOST_RESAMPLES, max(_FEWEST_RESAMPLES, _ENOUGH_VALUES // values))
+
+
+def _draws(count: int, resamples: int, *stream: int) -> npt.NDArray[np.int64]:
+    """Indices [resamples, count], drawn with replacement."""
+    return np.random.default_rng([_SEED, *stream]).integers(0, count, (resamples, count))
+
+
+def _counts(draws: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float64]:
+    """How often each index was drawn: [resamples, count]."""
+    rows = np.arange(len(draws))[:, None] * count
+    flat = np.bincount((draws + rows).reshape(-1), minlength=len(draws) * count)
+    return flat.reshape(len(draws), count).astype(np.float64)
+
+
+def _between(figures: npt.NDArray[np.float64], confidence: float) -> Interval:
+    outside = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(figures, [outside, 100.0 - outside])
+    return Interval(float(low), float(high))

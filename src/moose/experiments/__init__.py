@@ -1,1 +1,1 @@
-"""What people run and look at: summaries, pictures, the demonstration."""
+"""What people run and look at: runs, grids, tables, pictures, the demonstration."""

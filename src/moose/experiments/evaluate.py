@@ -65,7 +65,7 @@ def make_observer(
     """
     measure = None
     if episodes:
-        measure = _make_measure(
+        measure = make_measure(
             plant_of(dataset.provenance), make_act(task), task, episodes, task.horizon
         )
 
@@ -117,7 +117,7 @@ def evaluate_run(
     steps, discount = steps or task.horizon, task.discount
     dataset = _data_if_there(manifest, cache, progress, warn)
     key = jax.random.fold_in(jax.random.key(_FINAL_RESETS), seed)
-    measure = _make_measure(plant, make_act(task), task, episodes, steps)
+    measure = make_measure(plant, make_act(task), task, episodes, steps)
     returns = {}
     with progress.stage("playing", len(policies) + 1) as stage:
         for number, policy in policies.items():
@@ -126,7 +126,7 @@ def evaluate_run(
         rows = _rows_of_policies(returns)
         if task.hold_action is not None:
             hold = make_hold(task.hold_action)
-            held = np.asarray(_make_measure(plant, hold, task, episodes, steps)(None, key))
+            held = np.asarray(make_measure(plant, hold, task, episodes, steps)(None, key))
             rows.append(_row("hold", held))
         stage.advance(1, {rows[-1]["name"]: rows[-1]["mean"]})
     return {
@@ -230,7 +230,8 @@ def evaluation_key(step: int) -> Key:
     return jax.random.fold_in(jax.random.key(_TRAINING_RESETS), step)
 
 
-def _make_measure(plant: Plant, act: Act, task: Task, episodes: int, steps: int) -> Evaluator:
+def make_measure(plant: Plant, act: Act, task: Task, episodes: int, steps: int) -> Evaluator:
+    """Play ``act`` by the task's history and discount."""
     return make_evaluator(
         plant, act, history=task.history, episodes=episodes, steps=steps, discount=task.discount
     )

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,11 @@ from moose.checkpoint import load_tree, save_tree
 from moose.errors import RunError, StorageError, UserError
 from moose.experiments.run_folder import CHECKPOINTS, EVALUATIONS, METRICS, parse_line
 from moose.storage import atomic_file, named_os_errors, remove_stale_temporaries
+
+try:
+    import fcntl
+except ImportError:  # not on Windows; there two processes may fit the same models
+    fcntl = None  # type: ignore[assignment]
 
 TreeT = TypeVar("TreeT")
 Warn = Callable[[str], None]
@@ -52,6 +57,7 @@ class RunJournal:
     ) -> None:
         self._checkpoints = folder / CHECKPOINTS
         self._fitted = cache / "fitted"
+        self._locks = cache / "locks"
         self._warn = warn
         self._is_seeded = seed_folders is not None
         self._line_folders = [folder] if seed_folders is None else list(seed_folders)
@@ -103,15 +109,24 @@ class RunJournal:
             _append(place / EVALUATIONS, [{"stage": stage, "step": step, **content}])
 
     def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
-        """The result stored under this digest, or the one ``make`` gives, stored from now on."""
+        """The result stored under this digest, or the one ``make`` gives, stored from now on.
+
+        Of several processes that need the same result, one makes it and the others wait.
+        """
         path = self._fitted / f"{name}-{digest}"
-        if path.exists():
-            try:
-                stored, _ = _load(path, like, _FITTED)
-            except UserError as error:
-                set_aside(path, error, self._warn)
-            else:
-                return stored
+        with _one_at_a_time(self._locks / f"fit-{path.name}"):
+            if path.exists():
+                try:
+                    stored, _ = _load(path, like, _FITTED)
+                except UserError as error:
+                    set_aside(path, error, self._warn)
+                else:
+                    return stored
+            return self._make_and_share(path, name, digest, make)
+
+    def _make_and_share(
+        self, path: Path, name: str, digest: str, make: Callable[[], TreeT]
+    ) -> TreeT:
         result = make()
         require_finite(result, f"what was fitted as '{name}'", f"stage '{name}', last step")
         content = {"name": name, "digest": digest}
@@ -142,6 +157,22 @@ def set_aside(path: Path, error: UserError, warn: Warn) -> None:
     with named_os_errors(path), contextlib.suppress(FileNotFoundError):
         os.rename(path, aside)
     warn(f"set aside {aside}, which will be made again: {error.what}")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(lock: Path) -> Iterator[None]:
+    """Wait until no other process holds this lock, and hold it; a process that dies lets go."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(lock, "a", encoding="utf-8")  # noqa: SIM115
+    except OSError:  # a cache that cannot be written to is complained of when it is written to
+        yield
+        return
+    with stream:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # some file systems have no locks
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def _step_in(manifest: Mapping[str, Any], stage: str, path: Path) -> int:

@@ -13,7 +13,7 @@ from moose.evaluation.bias import ModelBias
 from moose.experiments.figures import picture_format, tidy, write_figure
 
 # Told apart by people with any colour vision (Okabe and Ito).
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _GREY = "#4D4D4D"
 
 
@@ -32,17 +32,17 @@ def draw_learning_curve(
         path: The picture to write.
         title: What to write above it.
     """
-    figure = _new_figure(path, (7.0, 4.2))
+    figure = new_figure(path, (7.0, 4.2))
     axes = figure.subplots()
     steps = [int(line["step"]) for line in evaluations[0]]
     values = np.array([[np.mean(line["returns"]) for line in seed] for seed in evaluations])
     mean, deviation = values.mean(axis=0), values.std(axis=0)
-    axes.plot(steps, mean, color=_PALETTE[0], linewidth=1.6, label="policy")
+    axes.plot(steps, mean, color=PALETTE[0], linewidth=1.6, label="policy")
     if len(values) > 1:
         axes.fill_between(
-            steps, mean - deviation, mean + deviation, color=_PALETTE[0], alpha=0.2, linewidth=0
+            steps, mean - deviation, mean + deviation, color=PALETTE[0], alpha=0.2, linewidth=0
         )
-    for colour, (name, value) in zip(_PALETTE[1:], references.items(), strict=False):
+    for colour, (name, value) in zip(PALETTE[1:], references.items(), strict=False):
         axes.axhline(
             value, color=colour, linestyle="--", linewidth=1.1, label=f"{name} {value:.1f}"
         )
@@ -62,10 +62,10 @@ def draw_model_fit(diagnosis: Mapping[str, Any], path: Path) -> None:
     """
     errors = diagnosis["model_errors"]
     names = list(errors["error"])
-    figure = _new_figure(path, (3.6 * len(names) + 0.6, 3.2))
+    figure = new_figure(path, (3.6 * len(names) + 0.6, 3.2))
     for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         steps = np.arange(1, errors["steps"] + 1)
-        panel.plot(steps, errors["error"][name], color=_PALETTE[0], label="models")
+        panel.plot(steps, errors["error"][name], color=PALETTE[0], label="models")
         panel.plot(steps, errors["no_change"][name], color=_GREY, linestyle="--", label="no change")
         panel.set_ylim(bottom=0)
         panel.set_xlabel("steps run freely along logged actions", fontsize=8)
@@ -86,10 +86,10 @@ def draw_trajectories(
         path: The picture to write.
     """
     rows = (len(names) + 1) // 2
-    figure = _new_figure(path, (10.0, 2.1 * rows))
+    figure = new_figure(path, (10.0, 2.1 * rows))
     panels = figure.subplots(rows, 2, squeeze=False, sharex=True).ravel()
     for column, (panel, name) in enumerate(zip(panels, names, strict=False)):
-        for colour, (label, frames) in zip(_PALETTE, trajectories.items(), strict=False):
+        for colour, (label, frames) in zip(PALETTE, trajectories.items(), strict=False):
             panel.plot(frames[:, column], color=colour, linewidth=1.1, label=label)
         tidy(panel, name)
     for panel in panels[len(names) :]:
@@ -107,11 +107,11 @@ def draw_bias(biases: Mapping[str, Mapping[str, ModelBias]], path: Path) -> None
         biases: For each data set, the biases by the name of their variant.
         path: The picture to write.
     """
-    figure = _new_figure(path, (4.6 * len(biases) + 0.4, 3.6))
+    figure = new_figure(path, (4.6 * len(biases) + 0.4, 3.6))
     for panel, (data, variants) in zip(
         figure.subplots(1, len(biases), squeeze=False)[0], biases.items(), strict=True
     ):
-        for colour, (name, bias) in zip(_PALETTE, variants.items(), strict=False):
+        for colour, (name, bias) in zip(PALETTE, variants.items(), strict=False):
             label = (
                 f"{name}: B = {bias.total:.0f}, imagined {bias.imagined_return:.0f}, "
                 f"true {bias.true_return:.0f}"
@@ -124,7 +124,8 @@ def draw_bias(biases: Mapping[str, Mapping[str, ModelBias]], path: Path) -> None
     write_figure(figure, path)
 
 
-def _new_figure(path: Path, size: tuple[float, float]) -> Any:
+def new_figure(path: Path, size: tuple[float, float]) -> Any:
+    """An empty figure, once it is known that it can be written."""
     picture_format(path)
     from matplotlib.figure import Figure  # noqa: PLC0415 (an optional dependency)
 

@@ -46,6 +46,10 @@ Mode = Literal["together", "in-turn"]
 """How several seeds are trained: as one compiled program, or one after the other."""
 
 
+class RunBusyError(RunError):
+    """Another process works on the run."""
+
+
 class Request(Settings):
     """What a run is asked to do; with the data's fingerprint it determines the result."""
 
@@ -177,7 +181,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder: The run's folder; made if it is missing.
 
     Raises:
-        RunError: Another process works on it.
+        RunBusyError: Another process works on it.
     """
     with named_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +192,7 @@ def locked(folder: Path) -> Iterator[None]:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 stream.seek(0)
-                raise RunError(
+                raise RunBusyError(
                     f"Another process works on this run ({stream.read().strip()}).",
                     where=str(folder),
                     advice="wait until it has finished, or end it and try again",

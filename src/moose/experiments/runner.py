@@ -10,19 +10,20 @@ run which was never interrupted takes the same way as one that was.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from moose.algorithms.registry import find_algorithm
-from moose.config import build_settings, load_settings, settings_tree
+from moose.config import build_settings, load_settings, merge, settings_tree
 from moose.data.dataset import Dataset
 from moose.envs import catalog
 from moose.envs.recipes import cache_folder
@@ -57,6 +58,7 @@ def make_request(
     *,
     algorithm: str = "moose",
     preset: str = "paper",
+    settings: Sequence[Mapping[str, Any]] = (),
     file: Path | None = None,
     overrides: Sequence[str] = (),
     seed: int = 0,
@@ -68,8 +70,9 @@ def make_request(
         data: A data set's name or folder.
         algorithm: The algorithm's name.
         preset: One of its presets.
-        file: A YAML file of settings put over the preset.
-        overrides: Texts ``a.b=c`` put over both.
+        settings: Trees of settings put over the preset, one after the other.
+        file: A YAML file of settings put over both.
+        overrides: Texts ``a.b=c`` put over all of them.
         seed: Seed of all randomness in training.
         evaluation_episodes: Episodes of each evaluation.
 
@@ -77,7 +80,8 @@ def make_request(
         The request.
     """
     known = find_algorithm(algorithm)
-    config = load_settings(known.config, base=known.preset(preset), file=file, overrides=overrides)
+    base = functools.reduce(merge, settings, known.preset(preset))
+    config = load_settings(known.config, base=base, file=file, overrides=overrides)
     tree = {
         # A run may be resumed from another working directory.
         "data": os.path.abspath(data) if Path(data).is_dir() else data,

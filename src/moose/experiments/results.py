@@ -1,0 +1,118 @@
+"""Results that are kept: what a grid has found, as small files, and the page made from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from moose.errors import StorageError
+from moose.experiments.grid_figures import make_curves, write_figures
+from moose.experiments.store import Store
+from moose.experiments.tables import make_table, to_csv, to_markdown
+from moose.storage import atomic_folder, read_json, read_manifest, write_json, write_manifest
+
+_FORMAT = "moose-results"
+_SCHEMA_VERSION = 1
+_TABLE = "table.json"
+_FIGURES = "figures"
+
+
+def publish(store: Store, results: Path) -> Path:
+    """Write the table, the curves and the pictures of a grid into a folder of results.
+
+    Args:
+        store: The grid's store.
+        results: The folder that holds all results; the grid gets one below it, which replaces
+            what an earlier call has left there.
+
+    Returns:
+        The grid's own folder.
+    """
+    table = make_table(store)
+    place = results / str(table["name"])
+    with atomic_folder(place, overwrite=True) as folder:
+        write_json(folder / _TABLE, table)
+        write_json(folder / "curves.json", make_curves(store))
+        write_json(folder / "grid.json", {"grid": store.facts()["grid"]})
+        (folder / "table.csv").write_text(to_csv(table), encoding="utf-8")
+        write_figures(store, folder / _FIGURES, "svg")
+        counts = store.counts()
+        write_manifest(folder, _FORMAT, _SCHEMA_VERSION, {"name": table["name"], "runs": counts})
+    return place
+
+
+def make_page(results: Path, base: Path) -> str:
+    """The page of results: the table and the pictures of every grid that was published.
+
+    Args:
+        results: The folder of results.
+        base: The folder that the page will be in, for its links.
+
+    Returns:
+        Markdown.
+    """
+    if not results.is_dir():
+        raise StorageError(
+            "There is no folder of results here.",
+            where=str(results),
+            advice="publish a grid first: moose grid publish runs/x results",
+        )
+    parts = [_INTRODUCTION]
+    places = sorted(file.parent for file in results.glob(f"*/{_TABLE}"))
+    if not places:
+        parts.append("No grid has been published yet.\n")
+    for place in places:
+        manifest = read_manifest(place, _FORMAT, _SCHEMA_VERSION)
+        parts.append(_section(place, manifest, read_json(place / _TABLE), base))
+    return "\n".join(parts)
+
+
+def _section(place: Path, manifest: Mapping[str, Any], table: Mapping[str, Any], base: Path) -> str:
+    runs = manifest["runs"]
+    total = sum(runs.values())
+    lines = [f"## {table['name']}", ""]
+    if table["description"]:
+        lines += [table["description"], ""]
+    state = "All" if runs["done"] == total else f"**Partial:** {runs['done']} of"
+    lines += [
+        f"{state} {total} runs are finished. [All numbers]({_link(place, base)}/table.csv).",
+        "",
+    ]
+    lines += [to_markdown(table)]
+    if table["improvement"]:
+        lines += [
+            "| | over | probability of improvement | 95 % interval | data sets |",
+            "|---|---|---:|---:|---:|",
+        ]
+        for row in table["improvement"]:
+            low, high = row["interval"]
+            lines.append(
+                f"| {row['row']} | {row['over']} | {row['probability']:.2f} | "
+                f"{low:.2f} to {high:.2f} | {row['datasets']} |"
+            )
+        lines.append("")
+    for picture in sorted((place / _FIGURES).glob("*.svg")):
+        lines += [f"![learning curves]({_link(picture, base)})", ""]
+    return "\n".join(lines)
+
+
+def _link(path: Path, base: Path) -> str:
+    return Path(os.path.relpath(path, base)).as_posix()
+
+
+_INTRODUCTION = """\
+# Results
+
+This page is made by `moose grid page results --to docs/results.md` from what
+`moose grid publish` has left in `results/`; a test compares the two.
+
+A figure is the 10th percentile of the evaluations in the final tenth of the updates, pooled over
+seeds, ± its error (1.7 deviations over the root of their number). The paper's figure stands in
+brackets beside ours; the best learner and those within both errors of it are bold; `[2/10]` says
+that two of ten seeds are finished. `behaviour` is what the log itself earned and `hold` is never
+acting, both in groups of as many episodes as an evaluation has. The column ε = 1.0 is the data
+set of random actions only, which the paper shows once. The probability of improvement is that of
+one evaluation over another, ties counted half, with a bootstrap interval over seeds.
+"""

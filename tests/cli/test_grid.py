@@ -1,0 +1,122 @@
+"""``moose grid`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from moose.experiments.store import Store, make_owner, now
+from runs import grid_file, moose, run_grid, undisturbed_grid
+
+
+def test_a_finished_grid_is_finished(tmp_path):
+    folder = undisturbed_grid()
+    file = grid_file(tmp_path)
+    ended = run_grid(file, folder, folder.parent / "cache")
+    assert ended.code == 0, ended.errors
+    assert ended.out.splitlines() == [
+        "tiny: 3 runs done, 0 failed",
+        f"table: moose grid table {folder}",
+    ]
+    assert ended.seconds < 60  # no worker was started
+
+
+def test_status_and_table_in_all_forms():
+    folder = undisturbed_grid()
+    status = json.loads(moose("grid", "status", folder, "--json").out)
+    assert status["runs"]["done"] == 3
+    assert status["evaluations"] == 25
+    assert "3 of 3 runs done" in moose("grid", "status", folder).out
+    table = json.loads(moose("grid", "table", folder, "--json").out)
+    assert table["rows"] == ["behaviour", "hold", "clone", "moose"]
+    assert moose("grid", "table", folder).out.startswith("| algorithm | log |\n")
+    assert moose("grid", "table", folder, "--format", "latex").out.startswith(r"\begin{tabular}")
+    lines = moose("grid", "table", folder, "--format", "csv").out.splitlines()
+    assert len(lines) == 1 + 4
+
+
+def test_a_failed_run_ends_with_advice(tmp_path):
+    """Its settings are fine, but its training goes astray at once."""
+    file = grid_file(tmp_path)
+    tree = json.loads(file.read_text())
+    tree["blocks"][0]["algorithms"][0]["settings"]["learning_rate"] = 1e30
+    tree["blocks"][0]["seeds"] = [0]
+    tree["blocks"] = tree["blocks"][:1]
+    file.write_text(json.dumps(tree))
+    ended = run_grid(file, tmp_path / "grid", tmp_path / "cache", "--json")
+    assert ended.code == 2
+    assert json.loads(ended.out)["runs"]["failed"] == 1
+    assert "1 of 1 runs failed." in ended.errors
+    assert "--retry" in ended.errors
+    text = moose("grid", "status", tmp_path / "grid").out
+    assert "failed: clone on" in text
+    assert "Training went astray" in text
+    assert "(1 attempts)" in text or ", 1 attempts)" in text
+
+
+def test_a_grid_without_a_finished_run_draws_nothing(tmp_path):
+    from filled_stores import filled_store
+
+    place = ("moose", "ib/bad-0.2")
+    filled_store(tmp_path, {place: 0.0}, seeds=1, done={place: 0}).close()
+    ended = moose("grid", "figures", tmp_path)
+    assert "nothing to draw" in ended.out
+    with Store(tmp_path) as store:  # somebody is working on it
+        store.claim(store.open_runs()[0], make_owner(), "worker-0", now())
+    assert "1 running" in moose("grid", "status", tmp_path).out
+
+
+def test_the_cost_is_told_before_the_start(tmp_path, capsys):
+    from moose.cli.grid import _tell_estimate
+
+    file = grid_file(tmp_path, seeds=(0, 1))
+    tree = json.loads(file.read_text())
+    tree["blocks"] = tree["blocks"][1:]
+    file.write_text(json.dumps(tree))
+    out, cache = tmp_path / "grid", tmp_path / "cache"
+    ended = run_grid(file, out, cache, "--dry-run", "--json")
+    assert ended.code == 0, ended.errors
+    result = json.loads(ended.out)
+    (cost,) = result["variants"]
+    steps = {name: stage["steps"] for name, stage in cost["stages"].items()}
+    assert steps == {"models": 2, "support": 1, "policy": 2}
+    assert cost["shared"] > 0
+    assert cost["own"] > cost["evaluations"] > 0
+    assert min(cost["run_bytes"], cost["shared_bytes"]) > 10_000
+    # Two seeds share nothing.
+    seconds = 2 * (cost["own"] + cost["shared"])
+    assert result["left"]["core_hours"] == pytest.approx(seconds / 3600)
+    assert not (out / "store.sqlite").exists()
+    assert not (out / "runs").exists()
+    assert not (cache / "fitted").exists()
+    _tell_estimate(result)
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "tiny: 2 runs, 0 of them done"
+    assert second.startswith("left: 2 runs, ")
+    assert "with 2 workers of 1 threads" in second
+    assert third.startswith("  moose: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaints"),
+    [
+        (["run", "missing.yaml"], ["Cannot read the configuration file"]),
+        (["status", "."], ["There is no grid in this folder."]),
+        (["table", "."], ["There is no grid in this folder."]),
+        (["page", "nowhere"], ["There is no folder of results here."]),
+    ],
+)
+def test_mistakes_get_advice(words, complaints, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = [str(tmp_path / word) if word == "." else word for word in words]
+    ended = moose("grid", *words)
+    assert ended.code == 2
+    for complaint in complaints:
+        assert complaint in ended.errors
+
+
+def test_an_address_needs_ray(tmp_path):
+    ended = moose("grid", "run", grid_file(tmp_path), "--address", "10.0.0.1:6379")
+    assert ended.code == 2
+    assert "add --engine ray" in ended.errors
