@@ -252,12 +252,18 @@ def _names_at(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The names a settings tree accepts below ``path``."""
     for part in path:
         field = schema.model_fields.get(str(part))
-        candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
-        below = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        below = [] if field is None else _models_in(field.annotation)
         if not below:
             continue  # a list index or the tag of a union: stay where we are
         schema = below[0]
     return list(schema.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The settings that a field may hold: by itself, or in unions, lists and mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _plain(value: Any) -> Any:
