@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,11 @@ from moose.config import Settings
 
 Numbers = npt.NDArray[np.float64]
 
-RewardOfStep = Callable[[Numbers, Numbers, Numbers], Numbers]
-"""``(frames [B, n], actions [B, d], next frames [B, n]) -> rewards [B]``; NaN where undefined."""
+Columns = Sequence[Numbers]
+"""Columns of equal length, in the order of the names."""
+
+RewardOfStep = Callable[[Columns, Columns, Columns], Numbers]
+"""``(frames, actions, next frames) -> rewards [B]`` by columns ``[B]``; NaN where undefined."""
 
 
 class TextSettings(Settings):
@@ -155,6 +158,31 @@ class Schema:
     def shortest(self) -> int:
         """Rows of the shortest useful episode."""
         return self.checks.shortest or self.history + 1
+
+
+def steps_of(
+    schema: Schema, numbers: Columns
+) -> tuple[list[Numbers], list[Numbers], list[Numbers]]:
+    """Consecutive rows as steps: the columns of frames, actions and next frames, as views.
+
+    Row t holds what was observed at t and the action that was chosen then. Of set-points, the
+    frame has the one of the row before, and the action is the change; so the first row has no
+    step of its own.
+
+    Args:
+        schema: What the columns are.
+        numbers: The columns of consecutive rows: signals, actions.
+
+    Returns:
+        One row less than given, with set-points two.
+    """
+    signals = list(numbers[: len(schema.signals)])
+    actions = list(numbers[len(schema.signals) : len(schema.signals) + len(schema.actions)])
+    if not schema.has_setpoints:
+        return [s[:-1] for s in signals], [a[:-1] for a in actions], [s[1:] for s in signals]
+    frames = [s[1:-1] for s in signals] + [a[:-2] for a in actions]
+    changes = [a[1:-1] - a[:-2] for a in actions]
+    return frames, changes, [s[2:] for s in signals] + [a[1:-1] for a in actions]
 
 
 def change_name(setpoint: str) -> str:

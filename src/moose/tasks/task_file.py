@@ -40,6 +40,7 @@ from moose.data.episodes import REWARD
 from moose.data.schema import (
     CheckSettings,
     Column,
+    Columns,
     Fixes,
     Numbers,
     RewardOfStep,
@@ -344,14 +345,14 @@ def _reward_function(formula: Formula, schema: Schema) -> Reward:
 def _reward_of_rows(formula: Formula, schema: Schema) -> RewardOfStep:
     signals, actions = schema.observation_names, schema.action_names
 
-    def reward(frames: Numbers, action: Numbers, next_frames: Numbers) -> Numbers:
+    def reward(frames: Columns, action: Columns, next_frames: Columns) -> Numbers:
         def lookup(signal: Signal) -> Numbers:
             if signal.name in signals:
-                return (next_frames, frames)[signal.age][:, signals.index(signal.name)]
-            return action[:, actions.index(signal.name)]
+                return (next_frames, frames)[signal.age][signals.index(signal.name)]
+            return action[actions.index(signal.name)]
 
         values = np.asarray(formula.in_numpy(lookup), np.float64)
-        return np.broadcast_to(values, (len(frames),))
+        return np.broadcast_to(values, frames[0].shape)
 
     return reward
 
