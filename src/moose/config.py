@@ -156,13 +156,18 @@ def read_yaml(path: Path) -> Tree:
             where=str(path),
             advice="check the path; the file must be text in UTF-8",
         ) from error
-    tree = _parse(text, "The file", where=str(path), advice="mend the file at the line named")
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> Tree:
+    """A text as :func:`read_yaml` reads a file; ``source`` is named in errors."""
+    tree = _parse(text, "The file", where=source, advice="mend the file at the line named")
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(
             "A configuration file holds names and values, not a list or a single value.",
-            where=str(path),
+            where=source,
             advice="write lines such as 'seed: 0'",
         )
     return tree

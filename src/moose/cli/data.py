@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
+from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for
 from moose.errors import StorageError
 
 app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True)
@@ -112,6 +112,51 @@ def make_command(
             f"{name}: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
             f"\nfolder:      {path}\nfingerprint: {dataset.fingerprint}"
         )
+
+
+@app.command("import")
+def import_command(
+    task: Annotated[Path, typer.Argument(help="The task file of the plant.")],
+    files: Annotated[
+        list[str], typer.Argument(help="CSV, Parquet or NPZ files, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    fix: Fix = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the data set that is in the folder.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a plant's log and make a data set of it, mended as asked for.
+
+    For example:
+
+    - `moose data import plant.yaml data/*.csv --out data/plant`
+
+    - `moose data import plant.yaml plant.parquet --out data/plant --fix gaps=split`
+    """
+    from moose.data.files import save_dataset
+    from moose.tasks.intake import load_plant
+
+    dataset, findings = load_plant(task, files, fixes=fix or (), progress=progress_for(quiet))
+    save_dataset(dataset, out, overwrite=overwrite)
+    content = {
+        "path": str(out),
+        "episodes": dataset.num_episodes,
+        "transitions": dataset.num_transitions,
+        "fingerprint": dataset.fingerprint,
+        "changed": dataset.provenance["changed"],
+    }
+    if as_json:
+        print_json(content | {"findings": [finding.as_tree() for finding in findings]})
+        return
+    typer.echo(
+        f"{dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
+        f"\nfolder:      {out}\nfingerprint: {dataset.fingerprint}"
+    )
+    for what, count in dataset.provenance["changed"].items():
+        typer.echo(f"mended:      {what} ({count:,})")
 
 
 @app.command("show")

@@ -1,9 +1,9 @@
 """From checked rows to a data set: collect them, mend what was asked for, cut them into episodes.
 
 Row t of a table holds what was observed at t and the action chosen then; its effect is in row
-t + 1. So an episode of R rows has R − 1 transitions, and the last row gives the final observation. Where
-actions are set-points (:class:`~moose.data.schema.Schema.has_setpoints`), a frame has the set-point
-of the row before and the action is its change: the first row then only tells what was in force.
+t + 1. So an episode of R rows has R − 1 transitions, and the last row gives the final observation.
+Where actions are set-points (``Schema.has_setpoints``), a frame has the set-point of the row before
+and the action is its change: the first row then only tells what was in force.
 """
 
 from __future__ import annotations

@@ -797,8 +797,7 @@ def _batch_of(
         times = _typed_times(column(wanted.time), wanted.time, label, rows, report)
     if wanted.episode is not None:
         with _arrow_errors(label):
-            texts = pc.cast(column(wanted.episode), pa.string())
-        episodes = texts.dictionary_encode()
+            episodes = pc.cast(column(wanted.episode), pa.string()).dictionary_encode()
     numbers = tuple(number(position, name) for position, name in enumerate(wanted.numbers))
     return Batch(label, rows, numbers, times, episodes, texts)
 

@@ -35,10 +35,12 @@ class Policy:
     Attributes:
         task: The task's name.
         actor: The network and the scale of its inputs.
+        definition: The text of the task's file, for a task that is not part of the program.
     """
 
     task: str
     actor: Actor
+    definition: str | None = None
 
     def act(self, window: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """The action for a history of observations, both in the plant's own units.
@@ -50,7 +52,7 @@ class Policy:
         Returns:
             The action ``[d]``, within the task's bounds.
         """
-        task = find_task(self.task)
+        task = find_task(self.task, self.definition)
         frames = np.asarray(window, np.float32)
         shape = (task.history, len(task.observation_names))
         problem = ""
@@ -76,7 +78,12 @@ def save_policy(policy: Policy, path: Path, *, overwrite: bool = False) -> None:
         policy.actor,
         format_name=_FORMAT[0],
         schema_version=_FORMAT[1],
-        content={"task": policy.task, "sizes": sizes, "signals": len(policy.actor.scale.mean)},
+        content={
+            "task": policy.task,
+            "definition": policy.definition,
+            "sizes": sizes,
+            "signals": len(policy.actor.scale.mean),
+        },
         overwrite=overwrite,
     )
 
@@ -117,7 +124,10 @@ def load_policy(path: Path) -> Policy:
         network=tuple(Dense(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes)),
         scale=Statistics(empty, empty, empty, empty),
     )
-    return Policy(task, read_tensors(path / TENSORS, like))
+    definition = manifest.get("definition")
+    return Policy(
+        task, read_tensors(path / TENSORS, like), None if definition is None else str(definition)
+    )
 
 
 def _sizes_in(manifest: Mapping[str, Any]) -> list[int] | None:

@@ -16,8 +16,10 @@ TASKS: Mapping[str, Callable[[], Task]] = MappingProxyType(
 )
 
 
-def find_task(name: str) -> Task:
-    """The task of that name, or an error with the nearest one."""
+def find_task(name: str, definition: str | None = None) -> Task:
+    """The task of that name, or the one that a task file's text defines."""
+    if definition is not None:
+        return task_of_definition(definition, f"task '{name}'")
     if name not in TASKS:
         raise ConfigError(f"There is no task '{name}'.", where="task", advice=nearest(name, TASKS))
     return TASKS[name]()

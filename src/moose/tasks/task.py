@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,8 @@ class Task:
         physics: Assembles the next frame from the frame, the action and the predicted signals.
         reward: The reward, or None where it has to be learned from the log.
         hold_action: The action that changes nothing, or None where there is none.
-        definition: The content of the task file it came from, as plain data; None for a task that
-            is part of the program.
+        definition: The text of the task file it came from; None for a task that is part of the
+            program.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Task:
     physics: Physics
     reward: Reward | None
     hold_action: tuple[float, ...] | None = None
-    definition: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    definition: str | None = field(default=None, repr=False)
 
     @property
     def predicted(self) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field, model_validator
 
-from moose.config import Settings, build_settings, read_yaml, settings_tree
+from moose.config import Settings, build_settings, parse_yaml, read_yaml, to_yaml
 from moose.data.episodes import REWARD
 from moose.data.schema import (
     CheckSettings,
@@ -237,7 +237,7 @@ def make_task(content: TaskFile, source: str = "the task") -> Task:
         physics=_physics_function(content, schema, physics, predicted),
         reward=None if reward is None else _reward_function(reward, schema),
         hold_action=None if content.hold is None else (0.0,) * len(low),
-        definition=settings_tree(content),
+        definition=to_yaml(content),
     )
 
 
@@ -361,17 +361,18 @@ def _is_name(name: str) -> bool:
     return bool(name.strip()) and name.isprintable() and "`" not in name
 
 
-def task_of_definition(definition: Any, source: str) -> Task:
+def task_of_definition(definition: object, source: str) -> Task:
     """The task that a data set or a policy carries with it.
 
     Args:
-        definition: The content of its task file, as plain data.
+        definition: The text of its task file. A text, since the order of the columns counts and
+            JSON does not keep it.
         source: What to name in errors.
     """
-    if not isinstance(definition, Mapping):
+    if not isinstance(definition, str):
         raise ConfigError(
             "The task that is kept with it is not one.",
             where=source,
             advice="restore the folder, or make it anew from the task file and the logs",
         )
-    return make_task(check_task_file(definition, source), source)
+    return make_task(check_task_file(parse_yaml(definition, source), source), source)
