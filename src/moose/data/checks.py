@@ -90,7 +90,7 @@ class Checker:
             The columns to read, or None if some are not there.
         """
         self._end_file()
-        self._file, self._rows_of_file = table.label, 0
+        self._file, self._rows_of_file = "", 0
         header, row = table.header, _header_row(table)
         is_complete = True
         for name in self._wanted.headers:
@@ -122,7 +122,10 @@ class Checker:
                     "other-columns", table.label, what, row=row, column=others[0], count=len(others)
                 )
             )
-        return self._wanted if is_complete else None
+        if not is_complete:
+            return None
+        self._file = table.label
+        return self._wanted
 
     def look(self, batch: Batch) -> Places:
         """Look at the next rows.
@@ -138,12 +141,14 @@ class Checker:
             return np.zeros(0, np.int64)
         is_first = self._rows_of_file == 0
         starts = self._episodes.look(batch, self.num_rows, is_first, self.report)
+        cuts = starts
         if batch.times is not None:
-            self._times.look(batch, batch.times, starts, is_first, self.report)
+            odd = self._times.look(batch, batch.times, starts, is_first, self.report)
+            cuts = np.union1d(starts, odd)
         for i, (column, values) in enumerate(zip(self._columns, batch.numbers, strict=True)):
             is_text = batch.texts.get(i)
             column.look(values, is_text, batch, self.num_rows, is_first, self.report)
-        self._steps.look(batch, starts, is_first, self.report)
+        self._steps.look(batch, cuts, is_first, self.report)
         self._copies.look(batch)
         self.num_rows += count
         self._rows_of_file += count
@@ -157,6 +162,8 @@ class Checker:
             self._times.finish(self.report)
             for column in self._columns:
                 column.finish(self.report)
+                if column.num_values == 0:  # which says more than that values are missing
+                    self._found.withdraw("missing", column.column.source)
             self._steps.finish(self.report)
             is_constant = [column.is_constant for column in self._columns]
             self._copies.finish(self._first_place(), is_constant, self.report)
@@ -231,6 +238,18 @@ class _ColumnCheck:
         if self.num_batches == 0:
             self.first = Place(batch.file, int(batch.rows[0]), first_index)
         self.num_batches += 1
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._look(values, is_text, batch, first_index, is_first, report)
+
+    def _look(
+        self,
+        values: Numbers,
+        is_text: npt.NDArray[np.bool_] | None,
+        batch: Batch,
+        first_index: int,
+        is_first: bool,
+        report: Report,
+    ) -> None:
         finite = values
         # A sum is finite only if all its parts are; that is the cheapest way to know.
         if not np.isfinite(values.sum()):
@@ -381,9 +400,9 @@ class _ColumnCheck:
         joined = np.concatenate([self.tail, values]) if len(self.tail) else values
         rows = np.concatenate([self.tail_rows, batch.rows]) if len(self.tail) else batch.rows
         num_blocks = len(joined) // _BLOCK
-        kept = (2 * _SPAN - 1) * _BLOCK + len(joined) % _BLOCK
+        kept = 2 * _SPAN * _BLOCK + len(joined) % _BLOCK
         self.tail, self.tail_rows = joined[-kept:], rows[-kept:]
-        if num_blocks < 2 * _SPAN or self.jump is not None:
+        if num_blocks <= 2 * _SPAN or self.jump is not None:
             return
         means = joined[: num_blocks * _BLOCK].reshape(num_blocks, _BLOCK).mean(axis=1)
         found = _first_unit_jump(means)
@@ -468,13 +487,13 @@ _FACTOR_SLACK = 0.15
 
 def _first_unit_jump(means: Numbers) -> tuple[int, str] | None:
     """The block from which on the means differ by a unit's factor, for good, and the factor."""
-    if not np.isfinite(means[0] + means[-1]):
-        return None
     windows = np.lib.stride_tricks.sliding_window_view(means, _SPAN)
     smallest, largest = windows.min(axis=1), windows.max(axis=1)
     middle = (windows.sum(axis=1) - smallest - largest) / (_SPAN - 2)
-    before, after = middle[:-_SPAN], middle[_SPAN:]
-    spread = (largest - smallest)[:-_SPAN] + (largest - smallest)[_SPAN:]
+    # The block between the two windows is the one that the jump may cut in two.
+    apart = _SPAN + 1
+    before, after = middle[:-apart], middle[apart:]
+    spread = (largest - smallest)[:-apart] + (largest - smallest)[apart:]
     is_jump = np.abs(after - before) > 4.0 * spread
     for block in np.flatnonzero(is_jump):
         factor = _unit_factor(float(before[block]), float(after[block]))
@@ -513,7 +532,8 @@ class _TimeCheck:
 
     def look(
         self, batch: Batch, times: Places, starts: Places, is_first: bool, report: Report
-    ) -> None:
+    ) -> Places:
+        """Look at the times; returns the rows that do not follow the row before at once."""
         before = NO_TIME if is_first else self._last
         steps = np.diff(times, prepend=before)
         steps[starts] = 0
@@ -525,7 +545,7 @@ class _TimeCheck:
         self._last = int(times[-1])
         sound = steps[counted]
         if len(sound) == 0:
-            return
+            return starts
         self._num_steps += len(sound)
         if len(self._steps) < 50:
             self._steps.append(sound[:10_000])
@@ -537,7 +557,7 @@ class _TimeCheck:
             self._tell("duplicate-time", counted & (steps == 0), steps, batch, report)
             self._tell("backward-time", counted & (steps < 0), steps, batch, report)
         if self.interval is None:
-            return
+            return np.flatnonzero(counted & (steps <= 0))
         gap, fast = self.interval * self._schema.checks.gap * _SECOND, 0.5 * self.interval * _SECOND
         for is_odd, places, counts in (
             (counted & (steps > gap) if most > gap else None, self._gaps, self._num_gaps),
@@ -548,6 +568,9 @@ class _TimeCheck:
                 if batch.file not in counts:
                     places.append((Place(batch.file, int(batch.rows[at]), 0), steps[at] / _SECOND))
                 counts[batch.file] = counts.get(batch.file, 0) + int(is_odd.sum())
+        if least > 0 and most <= gap:
+            return starts
+        return np.flatnonzero(counted & ((steps <= 0) | (steps > gap)))
 
     def finish(self, report: Report) -> None:
         if self._schema.interval is not None and self._steps:
@@ -643,7 +666,8 @@ class _EpisodeCheck:
             if file not in self._num_short:
                 self._short.append((self._start, length))
             self._num_short[file] = self._num_short.get(file, 0) + 1
-        for i in np.flatnonzero(self._low >= self._high).tolist():
+        is_idle = (self._low >= self._high) & (length >= self._schema.shortest)
+        for i in np.flatnonzero(is_idle).tolist():
             place, count = self._idle[i]
             self._idle[i] = (place or self._start, count + 1)
         self._low[:], self._high[:] = np.inf, -np.inf

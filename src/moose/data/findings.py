@@ -107,7 +107,6 @@ CODES: Mapping[str, _Code] = MappingProxyType(
         "action-rate": _Code("warning", "raise the action's rate in the task file if it is real"),
         "constant-action": _Code("error", "leave the action out: nothing can be learned of it"),
         "idle-action": _Code("warning", "leave such episodes out if there are many"),
-        "two-valued-action": _Code("note", "nothing, if it is a switch; policies are smooth"),
         "constant-reward": _Code("warning", "check the reward: every behaviour earns the same"),
         "leakage": _Code("error", "leave the signal out: it repeats the reward"),
         "formula-domain": _Code("error", "guard the formula with where(...), or mend the row"),
@@ -149,6 +148,11 @@ class Findings:
         if before is not None:
             finding = replace(before, count=before.count + finding.count)
         self._found[key] = finding
+
+    def withdraw(self, code: str, column: str) -> None:
+        """Forget the findings of one kind about one column."""
+        for key in [key for key in self._found if key[0] == code and key[2] == column]:
+            del self._found[key]
 
     def listed(self) -> list[Finding]:
         """All findings: errors first, then by file, row and column."""

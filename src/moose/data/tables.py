@@ -317,9 +317,10 @@ class TextTable:
         if wanted.time is not None:
             values = column(wanted.time)
             if index[wanted.time] in way.text_columns:
-                times = self._times(values, wanted.time, rows, report)
+                times = self._times(values, wanted.time)
             else:
                 times = _as_nanoseconds(values)
+            _report_bad_times(times, values, wanted.time, self.label, rows, report)
         if wanted.episode is not None:
             episodes = column(wanted.episode)
         return Batch(self.label, rows, tuple(numbers), times, episodes, texts)
@@ -350,28 +351,10 @@ class TextTable:
         plain = pc.replace_substring(pc.utf8_trim_whitespace(plain), self.dialect.decimal, ".")
         return _as_numbers(pc.cast(pc.utf8_ltrim(plain, "+"), pa.float64())), is_text
 
-    def _times(
-        self, texts: pa.Array, name: str, rows: npt.NDArray[np.int64], report: Report
-    ) -> npt.NDArray[np.int64]:
+    def _times(self, texts: pa.Array, name: str) -> npt.NDArray[np.int64]:
         kind, parsers = self._time_kind(self.header.index(name))
         values = [_time_of(text, kind, parsers, self.dialect) for text in texts.to_pylist()]
-        times = np.array([NO_TIME if value is None else value for value in values], np.int64)
-        is_bad = times == NO_TIME
-        if is_bad.any():
-            at = int(np.argmax(is_bad))
-            text = texts[at].as_py()
-            report(
-                make_finding(
-                    "bad-time",
-                    self.label,
-                    "This is no time." if text else "The time is missing.",
-                    row=int(rows[at]),
-                    column=name,
-                    value=text and text[:40],
-                    count=int(is_bad.sum()),
-                )
-            )
-        return times
+        return np.array([NO_TIME if value is None else value for value in values], np.int64)
 
     def _time_kind(self, position: int) -> tuple[pa.DataType, list[str]]:
         """The type of the time column and the formats to try, from the first rows."""
@@ -822,21 +805,34 @@ def _typed_times(
             where=f"{label}, column {name!r}",
             advice="use timestamps, or seconds as numbers",
         )
-    is_bad = times == NO_TIME
-    if is_bad.any():
-        at = int(np.argmax(is_bad))
-        report(
-            make_finding(
-                "bad-time",
-                label,
-                "The time is missing or not readable.",
-                row=int(rows[at]),
-                column=name,
-                value=str(values[at].as_py())[:40],
-                count=int(is_bad.sum()),
-            )
-        )
+    _report_bad_times(times, values, name, label, rows, report)
     return times
+
+
+def _report_bad_times(
+    times: npt.NDArray[np.int64],
+    values: pa.Array,
+    name: str,
+    label: str,
+    rows: npt.NDArray[np.int64],
+    report: Report,
+) -> None:
+    if len(times) == 0 or times.min() != NO_TIME:
+        return
+    is_bad = times == NO_TIME
+    at = int(np.argmax(is_bad))
+    value = values[at].as_py()
+    report(
+        make_finding(
+            "bad-time",
+            label,
+            "The time is missing." if value is None else "This is no time.",
+            row=int(rows[at]),
+            column=name,
+            value=None if value is None else str(value)[:40],
+            count=int(is_bad.sum()),
+        )
+    )
 
 
 def _as_numbers(values: pa.Array) -> Numbers:
