@@ -15,7 +15,7 @@ import gzip
 import io
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -155,7 +155,7 @@ def open_table(source: Any, text: TextSettings, report: Report) -> Table:
         raise DataError(
             f"This is {kind[start[0]]}, not a table of text.",
             where=str(path),
-            advice="export it as CSV or Parquet; HDF5 is read by 'moose data import --from'",
+            advice="export it as CSV or Parquet; 'moose data import' reads data sets in HDF5",
         )
     return TextTable(path, text, report)
 
@@ -362,16 +362,12 @@ class TextTable:
         texts = [text for text in texts if text and text not in self._settings.missing]
         if self.dialect.time_format is not None:
             return pa.timestamp("ns"), [self.dialect.time_format]
-        if texts and all(_is_number(text, self.dialect.decimal) for text in texts):
+        if _mostly(_is_number(text, self.dialect.decimal) for text in texts):
             return pa.float64(), []
-        formats = [
-            form
-            for form in _TIME_FORMATS
-            if texts and all(_parsed(text, form) is not None for text in texts)
-        ]
-        if formats:
-            return pa.timestamp("ns"), formats[:1]
-        is_zoned = texts and all(re.search(r"(Z|[+-]\d\d:?\d\d)$", text) for text in texts)
+        for form in _TIME_FORMATS:
+            if _mostly(_parsed(text, form) is not None for text in texts):
+                return pa.timestamp("ns"), [form]
+        is_zoned = _mostly(bool(re.search(r"(Z|[+-]\d\d:?\d\d)$", text)) for text in texts)
         return pa.timestamp("ns", "UTC" if is_zoned else None), []
 
     def _slower(self, way: _Way, problem: str) -> _Way:
@@ -548,6 +544,11 @@ def _is_number(text: str, decimal: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _mostly(answers: Iterable[bool]) -> bool:
+    given = list(answers)
+    return sum(given) > len(given) / 2
 
 
 def _parsed(text: str, form: str) -> datetime.datetime | None:
