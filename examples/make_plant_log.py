@@ -37,7 +37,7 @@ def main() -> None:
 
 def rows():
     """Time and cells of each row."""
-    dataset = make_dataset(recipe_of("ib/bad-0.6", episodes=RUNS, steps=MINUTES, seed=7))
+    dataset = make_dataset(recipe_of("ib/mediocre-0.6", episodes=RUNS, steps=MINUTES, seed=7))
     start = datetime.datetime(2024, 3, 4, 6)
     for run in range(RUNS):
         first = dataset.offsets[run] + run

@@ -107,10 +107,10 @@ def effective_dimensions(values: Numbers) -> float:
 
 
 def measure_behaviour(dataset: Dataset, task: Task) -> Behaviour:
-    """What held-out states' nearest neighbours did, beside what was done.
+    """What is expected in held-out states, by similar states, beside what was done.
 
-    Neighbours in the newest frame or in the whole history, whichever tells more: many frames drown
-    what matters, and one may lack it.
+    Whichever tells the most: nearest neighbours in the newest frame or in the whole history (many
+    frames drown what matters, and one may lack it), or a linear law.
     """
     known, asked = _split_transitions(dataset)
     known, asked = _thinned(known, _MOST_KNOWN), _thinned(asked, _MOST_ASKED)
@@ -121,6 +121,9 @@ def measure_behaviour(dataset: Dataset, task: Task) -> Behaviour:
         states = _standardised(states, states[: len(known)])
         nearest = _nearest(states[: len(known)], states[len(known) :], _NEIGHBOURS)
         found.append(Behaviour(actions[asked], actions[known][nearest].mean(axis=1)))
+        linear = _linear_fit(states[: len(known)], actions[known], states[len(known) :])
+        low, high = np.asarray(task.action_low), np.asarray(task.action_high)
+        found.append(Behaviour(actions[asked], np.clip(linear, low, high)))
     return min(found, key=lambda one: float(((one.logged - one.expected) ** 2).mean()))
 
 
@@ -133,7 +136,7 @@ def describe_behaviour(behaviour: Behaviour, task: Task) -> dict[str, Any]:
     explained = 1.0 - (rest**2).mean(axis=0) / np.where(variance > 0, variance, 1.0)
     explained = np.where(variance > 0, np.clip(explained, 0.0, 1.0), 1.0)
     return {
-        "method": f"{_NEIGHBOURS} nearest neighbours on held-out episodes",
+        "method": f"{_NEIGHBOURS} nearest neighbours or a linear law, on held-out episodes",
         "explained": {name: float(explained[i]) for i, name in enumerate(task.action_names)},
         "spread": {
             name: float(np.sqrt((rest[:, i] ** 2).mean()) / width[i])
@@ -224,12 +227,9 @@ def history_errors(dataset: Dataset, task: Task) -> dict[int, float]:
         inputs = _states(dataset, usable, history)
         inputs = np.concatenate([inputs, dataset.actions[usable]], axis=1)
         inputs = _standardised(inputs, inputs[: len(known)])
-        inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
         targets = changes[usable] / scale
-        first, second = inputs[: len(known)], targets[: len(known)]
-        ridge = 1e-3 * len(known) * np.eye(inputs.shape[1])
-        weights = np.linalg.solve(first.T @ first + ridge, first.T @ second)
-        rest = inputs[len(known) :] @ weights - targets[len(known) :]
+        predicted = _linear_fit(inputs[: len(known)], targets[: len(known)], inputs[len(known) :])
+        rest = predicted - targets[len(known) :]
         errors[history] = float(np.sqrt((rest**2).mean()))
     return errors
 
@@ -357,6 +357,14 @@ def _standardised(values: Numbers, like: Numbers) -> Numbers:
     is_moving = deviation > 1e-9 * (1.0 + np.abs(like).max(axis=0))
     scaled: Numbers = (values - like.mean(axis=0)) / np.where(is_moving, deviation, 1.0)
     return np.where(is_moving, scaled, 0.0)
+
+
+def _linear_fit(known: Numbers, values: Numbers, asked: Numbers) -> Numbers:
+    """Least squares of ``values`` on standardised ``known``, slightly damped, at ``asked``."""
+    known, asked = (np.concatenate([x, np.ones((len(x), 1))], axis=1) for x in (known, asked))
+    damping = 1e-5 * len(known) * np.eye(known.shape[1])
+    weights = np.linalg.solve(known.T @ known + damping, known.T @ values)
+    return np.asarray(asked @ weights)
 
 
 def _nearest(known: Numbers, asked: Numbers, count: int) -> npt.NDArray[np.int64]:
