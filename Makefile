@@ -7,13 +7,20 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests run in two processes; each is told to use one thread, so that they do not fight.
 WORKERS ?= 2
 
-.PHONY: demo test check format constraints bench-peers clean
+.PHONY: demo test fuzz check format constraints bench-peers clean
 
 demo: $(VENV)/.demo ## make data, train MOOSE, measure it beside reference controllers
 	$(BIN)/moose demo
 
 test: $(VENV)/.dev ## the whole test suite
 	NPROC=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
+
+# Nine tests that draw cases at random, this many each; the usual number is in tests/toolbox.
+FUZZ_CASES ?= 1500
+
+fuzz: $(VENV)/.dev ## every reader and the formulas against more than 10,000 odd inputs
+	NPROC=1 MOOSE_FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -n $(WORKERS) -q -k \
+	  "only_our_error_escapes or read_or_refused or text_and_tree_are_the_same" tests/data tests/tasks
 
 check: $(VENV)/.dev ## linter, formatter, types, import layers
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -41,23 +42,29 @@ def write_files(document, folder):
             (folder / name[1]).write_text(text)
 
 
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder to work in that has the examples which the documents speak of."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def named(documents):
     return [pytest.param(path, id=path.name) for path in documents]
 
 
 @pytest.mark.parametrize("document", named(d for d in DOCUMENTS if blocks(d, "python")))
-def test_python_runs(document, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_files(document, tmp_path)
+def test_python_runs(document, workplace):
+    write_files(document, workplace)
     names = {}
     for number, text in enumerate(blocks(document, "python")):
         exec(compile(text, f"{document.name}, block {number}", "exec", dont_inherit=True), names)  # noqa: S102
 
 
 @pytest.mark.parametrize("document", named(d for d in DOCUMENTS if sessions(d)))
-def test_commands_print_what_is_shown(document, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_files(document, tmp_path)
+def test_commands_print_what_is_shown(document, workplace, monkeypatch, capsys):
+    write_files(document, workplace)
     for command, shown in sessions(document):
         program, *arguments = shlex.split(command)
         if program != "moose":

@@ -156,13 +156,18 @@ def read_yaml(path: Path) -> Tree:
             where=str(path),
             advice="check the path; the file must be text in UTF-8",
         ) from error
-    tree = _parse(text, "The file", where=str(path), advice="mend the file at the line named")
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, source: str) -> Tree:
+    """A text as :func:`read_yaml` reads a file; ``source`` is named in errors."""
+    tree = _parse(text, "The file", where=source, advice="mend the file at the line named")
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(
             "A configuration file holds names and values, not a list or a single value.",
-            where=str(path),
+            where=source,
             advice="write lines such as 'seed: 0'",
         )
     return tree
@@ -252,12 +257,18 @@ def _names_at(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The names a settings tree accepts below ``path``."""
     for part in path:
         field = schema.model_fields.get(str(part))
-        candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
-        below = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        below = [] if field is None else _models_in(field.annotation)
         if not below:
             continue  # a list index or the tag of a union: stay where we are
         schema = below[0]
     return list(schema.model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The settings that a field may hold: by itself, or in unions, lists and mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def _plain(value: Any) -> Any:

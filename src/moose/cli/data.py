@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
-from moose.errors import StorageError
+from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for
+from moose.errors import ConfigError, StorageError
 
 app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True)
 
@@ -114,6 +114,51 @@ def make_command(
         )
 
 
+@app.command("import")
+def import_command(
+    task: Annotated[Path, typer.Argument(help="The task file of the plant.")],
+    files: Annotated[
+        list[str], typer.Argument(help="CSV, Parquet or NPZ files, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    fix: Fix = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the data set that is in the folder.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a plant's log and make a data set of it, mended as asked for.
+
+    For example:
+
+    - `moose data import plant.yaml data/*.csv --out data/plant`
+
+    - `moose data import plant.yaml plant.parquet --out data/plant --fix gaps=split`
+    """
+    from moose.data.files import save_dataset
+    from moose.tasks.intake import load_plant
+
+    dataset, findings = load_plant(task, files, fixes=fix or (), progress=progress_for(quiet))
+    save_dataset(dataset, out, overwrite=overwrite)
+    content = {
+        "path": str(out),
+        "episodes": dataset.num_episodes,
+        "transitions": dataset.num_transitions,
+        "fingerprint": dataset.fingerprint,
+        "changed": dataset.provenance["changed"],
+    }
+    if as_json:
+        print_json(content | {"findings": [finding.as_tree() for finding in findings]})
+        return
+    typer.echo(
+        f"{dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
+        f"\nfolder:      {out}\nfingerprint: {dataset.fingerprint}"
+    )
+    for what, count in dataset.provenance["changed"].items():
+        typer.echo(f"mended:      {what} ({count:,})")
+
+
 @app.command("show")
 def show_command(
     source: Annotated[str, typer.Argument(help="A folder, or a name from 'moose data list'.")],
@@ -149,3 +194,64 @@ def show_command(
     Console(soft_wrap=True).print(summary.render(content))
     if plot is not None:
         typer.echo(f"\npicture: {plot}")
+
+
+@app.command("report")
+def report_command(
+    source: Annotated[
+        list[str],
+        typer.Argument(help="A data set's folder or name, or with --task the files of a log."),
+    ],
+    task: Annotated[
+        Path | None, typer.Option(help="The task file, if the source is a plant's log.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the numbers and pictures.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the report that is in the folder.")
+    ] = False,
+    fix: Fix = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    cache: Cache = None,
+) -> None:
+    """Tell what a log can teach: coverage, how deterministic the behaviour is, returns, memory.
+
+    For example:
+
+    - `moose data report plant.csv --task plant.yaml --out report`
+
+    - `moose data report ib/bad-0.2 --json`
+    """
+    from moose.experiments import data_figures, data_report, figures
+    from moose.storage import atomic_folder, write_manifest
+    from moose.tasks.registry import task_of
+
+    if out is not None:
+        figures.picture_format(out / data_figures.PICTURES[0])
+    progress = progress_for(quiet)
+    if task is not None:
+        from moose.tasks.intake import load_plant
+
+        dataset, _ = load_plant(task, source, fixes=fix or (), progress=progress)
+    else:
+        from moose.envs.catalog import find_dataset
+
+        if len(source) > 1 or fix:
+            raise ConfigError(
+                "Several files and fixes belong to a log, which needs a task file.",
+                where="moose data report",
+                advice="name it: --task plant.yaml",
+            )
+        dataset = find_dataset(source[0], cache=cache, progress=progress)
+    known = task_of(dataset.provenance)
+    content = data_report.report_data(dataset, known)
+    if out is not None:
+        with atomic_folder(out, overwrite=overwrite) as folder:
+            data_figures.draw_report(dataset, known, content, folder)
+            write_manifest(folder, "moose-data-report", 1, content)
+    if as_json:
+        print_json(content)
+        return
+    Console(soft_wrap=True).print(data_report.render(content))
+    if out is not None:
+        typer.echo(f"\npictures: {out}")

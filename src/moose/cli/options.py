@@ -31,6 +31,16 @@ Cache = Annotated[
 ]
 
 
+Fix = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fix",
+        help="What to do about findings, such as gaps=split or missing=interpolate:3; "
+        "may be repeated.",
+    ),
+]
+
+
 def progress_for(is_quiet: bool) -> Progress:
     """Progress on standard error, so that standard output stays clean for results."""
     return make_progress(sys.stderr, is_quiet=is_quiet)

@@ -8,20 +8,24 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
+from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for
 from moose.errors import ConfigError
 
 _SETTLED_AT_THE_START = (
     *("algorithm", "preset", "config", "settings", "seed", "seeds", "seeds_mode"),
-    *("out", "evaluation_episodes"),
+    *("out", "evaluation_episodes", "fix"),
 )
 _OPTION_NAMES = {"settings": "--set"}
 
 
 def train_command(
     context: typer.Context,
-    data: Annotated[
-        str | None, typer.Argument(help="A data set's folder, or a name from 'moose data list'.")
+    source: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATA | TASK.yaml FILES...]",
+            help="A data set's folder, a name from 'moose data list', or a task file and a log.",
+        ),
     ] = None,
     algorithm: Annotated[
         str, typer.Option(help="moose, clone, ddpg, bcq, bear or brac.")
@@ -49,11 +53,12 @@ def train_command(
     evaluation_episodes: Annotated[
         int, typer.Option(help="Episodes of each evaluation in the true plant; 0 for none.", min=0)
     ] = 10,
+    fix: Fix = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     cache: Cache = None,
 ) -> None:
-    """Train a policy from a data set, or go on with an interrupted run.
+    """Train a policy from a data set or a plant's log, or go on with an interrupted run.
 
     For example:
 
@@ -63,8 +68,11 @@ def train_command(
 
     - `moose train ib/bad-0.2 --algorithm bcq --out runs/bcq`
 
+    - `moose train plant.yaml data/*.csv --fix gaps=split --preset quick --out runs/plant`
+
     - `moose train ib/bad-0.2 --set search.return_weight=0.1 --seeds 0..9 --out runs/ten`
     """
+    data = _data_set(source or [], fix or [], cache, quiet) if source else None
     if data is None and resume is None:
         raise ConfigError(
             "Say which data set to train on, or which run to resume.",
@@ -127,6 +135,32 @@ def train_command(
         typer.echo(f"To go on: {resume_command(folder)}", err=True)
         raise
     _tell(folder, was_finished, as_json)
+
+
+def _data_set(source: list[str], fixes: list[str], cache: Path | None, quiet: bool) -> str:
+    """The data set's name or folder; a plant's log becomes a data set in the cache first."""
+    if not source[0].endswith((".yaml", ".yml")):
+        if len(source) > 1 or fixes:
+            raise ConfigError(
+                "Several files and fixes belong to a log, which needs a task file.",
+                where="moose train",
+                advice="put the task file first: moose train plant.yaml data/*.csv",
+            )
+        return source[0]
+    from moose.config import digest
+    from moose.data.files import save_dataset
+    from moose.envs.recipes import cache_folder
+    from moose.tasks.intake import load_plant
+
+    dataset, findings = load_plant(source[0], source[1:], fixes=fixes, progress=progress_for(quiet))
+    for finding in findings:
+        if finding.severity == "warning":
+            _warn(f"{finding.what} ({finding.place})")
+    # The same numbers under another task are another data set.
+    name = f"plant-{digest(dataset.fingerprint, dataset.provenance['task'])}"
+    folder = (cache or cache_folder()) / "datasets" / name
+    save_dataset(dataset, folder, overwrite=True)
+    return str(folder)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

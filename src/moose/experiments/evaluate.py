@@ -202,7 +202,13 @@ def render(result: Mapping[str, Any]) -> RenderableType:
 
 def plant_of(provenance: Mapping[str, Any]) -> Plant:
     """The true plant behind a benchmark data set, for evaluation."""
-    task_of(provenance)  # says so if there is none
+    task = task_of(provenance)  # says so if there is none
+    if task.definition is not None:
+        raise RunError(
+            f"There is no simulator of the plant '{task.name}'.",
+            where="evaluation in the true plant",
+            advice="judge the run from its log instead: moose diagnose RUN",
+        )
     recipe = _recipe_of(provenance)
     return make_industrial_benchmark(recipe.setpoint if recipe else recipes.EXPECTED_SETPOINT)
 

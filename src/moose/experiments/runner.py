@@ -121,6 +121,8 @@ def begin_run(
     dataset = catalog.find_dataset(request.data, cache=cache, progress=progress)
     task = task_of(dataset.provenance)
     task.require(dataset)
+    if task.definition is not None:  # a plant of the user's own: there is no simulator
+        request = request.model_copy(update={"evaluation_episodes": 0})
     if seeds is not None:
         require_distinct(seeds)
         request = request.model_copy(update={"seed": seeds[0]})
@@ -288,7 +290,7 @@ def _train(
         actor = jax.tree.map(lambda leaf, i=i: leaf[i], fitted.actor) if key.ndim else fitted.actor
         require_finite(actor, "the policy", f"stage '{POLICY}', last step")
         if not (place / POLICY).exists():
-            save_policy(Policy(task=task.name, actor=actor), place / POLICY)
+            save_policy(Policy(task.name, actor, task.definition), place / POLICY)
 
 
 def key_of(seed: int) -> Key:
@@ -347,6 +349,12 @@ def _find_data(
             "The data set is not the one that this run began with: its fingerprint differs.",
             where=source,
             advice=f"restore it, or start a new run; {advice}",
+        )
+    if dataset.provenance.get("task") != manifest.data.provenance.get("task"):
+        raise RunError(
+            "The data set carries another task than this run began with.",
+            where=source,
+            advice=f"import it with the same task file, or start a new run; {advice}",
         )
     return dataset
 

@@ -38,10 +38,12 @@ class Policy:
     Attributes:
         task: The task's name.
         actor: Its networks and the scale of their inputs.
+        definition: The text of the task's file, for a task that is not part of the program.
     """
 
     task: str
     actor: AnyActor
+    definition: str | None = None
 
     @property
     def is_stochastic(self) -> bool:
@@ -60,7 +62,7 @@ class Policy:
         Returns:
             The action ``[d]``, within the task's bounds.
         """
-        task = find_task(self.task)
+        task = find_task(self.task, self.definition)
         frames = np.asarray(window, np.float32)
         shape = (task.history, len(task.observation_names))
         problem = ""
@@ -95,6 +97,7 @@ def save_policy(policy: Policy, path: Path, *, overwrite: bool = False) -> None:
         schema_version=_FORMAT[1],
         content={
             "task": policy.task,
+            "definition": policy.definition,
             "kind": kind_name(actor),
             "networks": {name: _sizes_of(getattr(actor, name)) for name in kind.networks},
             "numbers": {name: getattr(actor, name) for name in kind.numbers},
@@ -145,7 +148,10 @@ def load_policy(path: Path) -> Policy:
         scale=Statistics(empty, empty, empty, empty),
         **numbers,
     )
-    return Policy(task, read_tensors(path / TENSORS, like))
+    definition = manifest.get("definition")
+    return Policy(
+        task, read_tensors(path / TENSORS, like), None if definition is None else str(definition)
+    )
 
 
 def _sizes_of(network: Network) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import jax
@@ -37,6 +37,8 @@ class Task:
         physics: Assembles the next frame from the frame, the action and the predicted signals.
         reward: The reward, or None where it has to be learned from the log.
         hold_action: The action that changes nothing, or None where there is none.
+        definition: The text of the task file it came from; None for a task that is part of the
+            program.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Task:
     physics: Physics
     reward: Reward | None
     hold_action: tuple[float, ...] | None = None
+    definition: str | None = field(default=None, repr=False)
 
     @property
     def predicted(self) -> tuple[int, ...]:
