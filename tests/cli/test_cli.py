@@ -61,7 +61,9 @@ def check_error(code, out, err, *parts):
 # Start-up
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["data", "list", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["data", "list", "--json"], ["grid", "run", "--help"]]
+)
 def test_simple_questions_are_answered_at_once(arguments):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = run_process(*arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
+from moose.experiments import cost
 from moose.experiments.cost import _SkippingJournal, estimate
 from moose.training import repeat_update
 
@@ -37,13 +38,25 @@ def test_a_survey_learns_the_stages_without_doing_them():
     assert journal.shared == set()
 
 
-@pytest.mark.parametrize("left", [1, 7, 25])
-def test_exactly_the_last_steps_are_done(left):
-    journal = _SkippingJournal({"policy": left}, {"policy": 1000})
-    assert count(journal) == left
-    assert journal.seconds["policy"] > 0
-    assert journal.line_bytes["policy"] > 20
-    assert journal.state_bytes["policy"] == 4
+def test_a_stage_is_measured_and_broken_off(monkeypatch):
+    monkeypatch.setattr(cost, "_ENOUGH_SECONDS", 0.0)
+    journal = _SkippingJournal("policy")
+    with pytest.raises(cost._EnoughSeenError):
+        count(journal)
+    monkeypatch.setattr(cost, "_ENOUGH_SECONDS", 1e9)
+    assert count(_SkippingJournal("policy")) == 1000
+    assert count(_SkippingJournal("another")) == 0
+    assert journal.line_bytes > 20
+    assert journal.state_bytes == 4
+
+
+def test_compiling_is_told_apart_from_the_steps():
+    journal = _SkippingJournal("policy")
+    journal._chunks = [(10, 5.0), (10, 2.0), (10, 4.0)]
+    assert journal.seconds_per_step == pytest.approx(0.3)
+    assert journal.compiling == pytest.approx(2.0)
+    journal._chunks = [(10, 5.0)]  # all that there is
+    assert (journal.seconds_per_step, journal.compiling) == (0.5, 0.0)
 
 
 def test_what_is_made_once_counts_as_shared():

@@ -1,18 +1,19 @@
 """What a grid will cost, from a short measurement of each of its algorithms.
 
-A fit is stages of a known number of steps (:func:`moose.training.repeat_update`). The measurement
-calls the fit itself with a journal that claims every stage to be finished but for its last few
-steps: the true code on the true data, for seconds instead of hours. Nothing is written, and
-what comes out is thrown away. Time is processor time, of all threads together: core-seconds that do
-not depend on what else the machine is doing.
+A fit is stages of a known number of steps (:func:`moose.training.repeat_update`), done in chunks.
+The measurement calls the fit itself, once for each stage, with a journal that claims every other
+stage to be finished, and breaks off after a few chunks: the true code on the true data, for a
+fiftieth of the time. The first chunk, which has to be compiled, is told apart from the others.
+Nothing is written, and what comes out is thrown away. Time is processor time, of all threads
+together: core-seconds that do not depend on what else the machine is doing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,8 +32,7 @@ from moose.tasks.registry import task_of
 TreeT = TypeVar("TreeT")
 
 _ENOUGH_SECONDS = 1.0
-"""A stage that took so much longer than its shortest measurement is measured well enough."""
-_GROWTH = 8
+"""Of chunks that were compiled before: then a stage is measured well enough."""
 _BEYOND_ANY_TOTAL = 2**40
 _EVALUATIONS = 101
 _BYTES_OF_EVALUATION = 250
@@ -64,9 +64,10 @@ def measure_cost(request: Request, *, cache: Path | None = None) -> dict[str, An
     survey = _SkippingJournal()
     fitted = fit(survey)  # nothing but preparations: every stage is skipped
     preparation = time.process_time() - begun
-    shortest = _SkippingJournal(dict.fromkeys(survey.totals, 1), survey.totals)
-    fit(shortest)
-    per_step = _seconds_per_step(survey.totals, shortest.seconds, fit)
+    measured = {name: _SkippingJournal(name) for name in survey.totals}
+    for journal in measured.values():
+        with contextlib.suppress(_EnoughSeenError):
+            fit(journal)
     evaluation = 0.0
     if request.evaluation_episodes:
         measure = make_measure(
@@ -77,27 +78,23 @@ def measure_cost(request: Request, *, cache: Path | None = None) -> dict[str, An
             task.horizon,
         )
         evaluation = _second_call_seconds(measure, fitted.actor)
-    compiling = {
-        name: max(0.0, seconds - per_step[name]) for name, seconds in shortest.seconds.items()
-    }
     seconds = {
-        name: compiling[name] + total * per_step[name] for name, total in survey.totals.items()
+        name: journal.compiling + survey.totals[name] * journal.seconds_per_step
+        for name, journal in measured.items()
     }
     own = sum(seconds[name] for name in seconds if name not in survey.shared)
-    lines = sum(total * shortest.line_bytes.get(name, 0) for name, total in survey.totals.items())
-    checkpoints = sum(shortest.state_bytes.values())
+    lines = sum(survey.totals[name] * journal.line_bytes for name, journal in measured.items())
+    checkpoints = sum(journal.state_bytes for journal in measured.values())
+    records = _EVALUATIONS * _BYTES_OF_EVALUATION if request.evaluation_episodes else 0
     return {
         "shared": sum(seconds[name] for name in survey.shared),
         "own": preparation + own + _EVALUATIONS * evaluation,
         "evaluations": _EVALUATIONS * evaluation,
-        "run_bytes": checkpoints
-        + lines
-        + _tree_bytes(fitted.actor)
-        + (_EVALUATIONS * _BYTES_OF_EVALUATION if request.evaluation_episodes else 0),
+        "run_bytes": checkpoints + lines + records + _tree_bytes(fitted.actor),
         "shared_bytes": sum(survey.result_bytes.values()),
         "stages": {
-            name: {"steps": total, "seconds_per_step": per_step[name]}
-            for name, total in survey.totals.items()
+            name: {"steps": survey.totals[name], "seconds_per_step": journal.seconds_per_step}
+            for name, journal in measured.items()
         },
     }
 
@@ -135,39 +132,51 @@ def estimate(
     }
 
 
+class _EnoughSeenError(Exception):
+    """Breaks off a fit whose stage has been measured."""
+
+
 class _SkippingJournal:
-    """Says of every stage that all but its last steps are done, and takes the time of those.
+    """Says of every stage but one that it is finished, and takes the time of that one.
 
     Args:
-        left: How many steps of each stage are left; none of a stage that is not listed.
-        totals: How many steps the stages have.
+        stage: The stage to measure; None to skip them all.
     """
 
-    def __init__(
-        self, left: Mapping[str, int] | None = None, totals: Mapping[str, int] | None = None
-    ) -> None:
-        self._left, self._known = left or {}, totals or {}
+    def __init__(self, stage: str | None = None) -> None:
+        self._stage = stage
         self.totals: dict[str, int] = {}
-        self.seconds: dict[str, float] = {}
         self.shared: set[str] = set()
-        self.state_bytes: dict[str, int] = {}
-        self.line_bytes: dict[str, int] = {}
         self.result_bytes: dict[str, int] = {}
+        self.state_bytes = 0
+        self.line_bytes = 0
         self._is_shared = False
+        self._begun = 0.0
+        self._chunks: list[tuple[int, float]] = []
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Without what is needed once only, where there was more than one chunk."""
+        counted = self._chunks[1:] or self._chunks
+        return sum(seconds for _, seconds in counted) / sum(steps for steps, _ in counted)
+
+    @property
+    def compiling(self) -> float:
+        """What the first chunk took longer than its steps."""
+        steps, seconds = self._chunks[0]
+        return max(0.0, seconds - steps * self.seconds_per_step)
 
     def restore(self, stage: str, like: TreeT) -> tuple[TreeT, int]:
         if self._is_shared:
             self.shared.add(stage)
-        if not self._left.get(stage):
-            return like, _BEYOND_ANY_TOTAL  # the stage is over before it begins
-        return like, self._known[stage] - self._left[stage]
+        return like, 0 if stage == self._stage else _BEYOND_ANY_TOTAL
 
     def keep(self, stage: str, step: int, state: object) -> None:
-        self.state_bytes[stage] = _tree_bytes(state)
+        self.state_bytes = _tree_bytes(state)
 
     def record(self, stage: str, step: int, metrics: Mapping[str, np.ndarray[Any, Any]]) -> None:
         numbers = {name: v[0].tolist() for name, v in metrics.items()}
-        self.line_bytes[stage] = len(json.dumps({"stage": stage, "step": step, **numbers})) + 1
+        self.line_bytes = len(json.dumps({"stage": stage, "step": step, **numbers})) + 1
 
     def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
         self._is_shared = True
@@ -178,38 +187,20 @@ class _SkippingJournal:
         self.result_bytes[name] = _tree_bytes(result)
         return result
 
-    @contextmanager
+    @contextlib.contextmanager
     def stage(self, name: str, total: int, done: int = 0) -> Iterator[Stage]:
-        """As a progress: learn the total, take the time."""
+        """As a progress: learn the total."""
         self.totals[name] = total
-        begun = time.process_time()
-        yield _NoStage()
-        self.seconds[name] = time.process_time() - begun
+        self._begun = time.process_time()
+        yield self
 
-
-class _NoStage:
     def advance(self, steps: int = 1, numbers: Mapping[str, float] | None = None) -> None:
-        pass
-
-
-def _seconds_per_step(
-    totals: Mapping[str, int],
-    shortest: Mapping[str, float],
-    fit: Callable[[_SkippingJournal], Any],
-) -> dict[str, float]:
-    """Seconds of a step without compilation: what more steps take longer than one step."""
-    found: dict[str, float] = {}
-    steps = 2
-    while len(found) < len(totals):
-        left = {name: min(total, steps) for name, total in totals.items() if name not in found}
-        longer = _SkippingJournal(left, totals)
-        fit(longer)
-        for name, count in left.items():
-            extra = longer.seconds[name] - shortest[name]
-            if extra >= _ENOUGH_SECONDS or count >= totals[name]:
-                found[name] = max(extra, 0.0) / max(1, count - 1)
-        steps *= _GROWTH
-    return found
+        """As a stage: take the time of a chunk, and break off when that is enough."""
+        now = time.process_time()
+        self._chunks.append((steps, now - self._begun))
+        self._begun = now
+        if sum(seconds for _, seconds in self._chunks[1:]) >= _ENOUGH_SECONDS:
+            raise _EnoughSeenError
 
 
 def _second_call_seconds(measure: Callable[..., jax.Array], actor: object) -> float:
