@@ -9,6 +9,7 @@ import pytest
 
 from moose.algorithms import ddpg
 from toys import (
+    MemoryJournal,
     apply_numpy,
     assert_close,
     differ,
@@ -63,5 +64,9 @@ def test_huge_values_do_not_stop_it():
     config = ddpg.Config(
         hidden=(8,), updates=300, checks=1, learning_rate=0.3, discount=1.0, target_rate=1.0
     )
-    fitted = ddpg.fit(log, task, config, jax.random.key(0))
+    journal = MemoryJournal()
+    fitted = ddpg.fit(log, task, config, jax.random.key(0), journal=journal)
+    sizes = [float(metrics["mean_absolute_q"]) for _, _, metrics in journal.lines]
+    assert len(sizes) == 300
+    assert max(sizes) > 1e6  # no reward is larger than 4
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted))
