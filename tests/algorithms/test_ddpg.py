@@ -10,6 +10,7 @@ import pytest
 from moose.algorithms import ddpg
 from toys import (
     MemoryJournal,
+    altered,
     apply_numpy,
     assert_close,
     differ,
@@ -58,15 +59,12 @@ def test_the_slow_copies_follow_last(stepped):
 
 
 def test_huge_values_do_not_stop_it():
-    task = make_toy_task(history=1)
+    task, journal = make_toy_task(history=1), MemoryJournal()
     log = make_toy_log(task)
-    # A discount of 1 and a large step size: Q runs away, and nobody interferes while it is finite.
-    config = ddpg.Config(
-        hidden=(8,), updates=300, checks=1, learning_rate=0.3, discount=1.0, target_rate=1.0
-    )
-    journal = MemoryJournal()
+    log = altered(log, rewards=log.rewards * np.float32(1e10))
+    config = ddpg.Config(hidden=(8,), updates=20, checks=1)
     fitted = ddpg.fit(log, task, config, jax.random.key(0), journal=journal)
-    sizes = [float(metrics["mean_absolute_q"]) for _, _, metrics in journal.lines]
-    assert len(sizes) == 300
-    assert max(sizes) > 1e6  # no reward is larger than 4
+    losses = [float(metrics["critic_loss"]) for _, _, metrics in journal.lines]
+    assert len(losses) == 20
+    assert min(losses) > 1e18
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted))
