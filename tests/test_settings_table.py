@@ -1,4 +1,4 @@
-"""The page on training lists every setting of every algorithm, with default, and every preset."""
+"""The page on training lists the settings of all algorithms, with defaults, and all presets."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def table_below(heading):
 
 
 def listed_settings(name):
-    listed = table_below(
-        f"All settings of {'behaviour cloning' if name == 'clone' else name.upper()}"
-    )
+    title = "behaviour cloning" if name == "clone" else name.upper()
+    listed = table_below(f"All settings of {title}")
     assert listed
     # What several have in common stands once.
     is_critic = name not in {"moose", "clone"}

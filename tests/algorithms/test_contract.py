@@ -265,29 +265,65 @@ def test_a_fit_interrupted_in_every_stage_ends_with_the_same_bits(undisturbed):
         assert_same_bits(found[2], expected[2])
 
 
-def require_sound_actions(fitted, task, *, is_varied=True):
+def test_seeds_together_begin_as_each_alone(undisturbed):
+    if undisturbed.name not in {"clone", "ddpg", "brac"}:
+        return  # long to compile: MOOSE has a test of its own, all are tried together below
+    journal, observed = MemoryJournal(), {}
+    journal.fail_at = next(kept for kept in undisturbed.journal.kept if kept[0] == "policy")
+    keys = jnp.stack([jax.random.key(1), jax.random.key(0)])
+    with pytest.raises(KeyboardInterrupt):
+        ALGORITHMS[undisturbed.name].fit(
+            undisturbed.log,
+            undisturbed.task,
+            make_config(undisturbed.name),
+            keys,
+            journal=journal,
+            observe=lambda step, actor: observed.update({step: actor}),
+        )
+    second = jax.tree.map(lambda leaf: leaf[1], observed[0])
+    assert_same_bits(second, jax.tree.map(jnp.asarray, undisturbed.observed[0]))
+    expected = {line[:2]: line[2] for line in undisturbed.journal.lines}
+    first_stage = journal.lines[0][0]
+    for stage, step, metrics in journal.lines:
+        if step < 5:
+            # A later stage starts from what rounding made of the one before it.
+            rtol, atol = (1e-3, 1e-4) if stage == first_stage else (0.1, 0.1)
+            for name, values in metrics.items():
+                assert values.shape == (2,)
+                one = expected[stage, step][name]
+                np.testing.assert_allclose(values[1], one, rtol=rtol, atol=atol, err_msg=name)
+
+
+def require_sound_actions(actor, task, *, is_varied=True):
     rng = np.random.default_rng(0)
+    seen = []
     for size in (1.0, 100.0):
         windows = rng.uniform(-size, size, (100, task.history, 2))
-        actions = np.asarray(make_act(fitted.actor, task)(windows))
+        actions = np.asarray(make_act(actor, task)(windows))
         assert actions.shape == (100, len(task.action_names))
         assert np.isfinite(actions).all()
         assert (actions >= np.array(task.action_low) - 1e-6).all()
         assert (actions <= np.array(task.action_high) + 1e-6).all()
-        assert not is_varied or np.ptp(actions) > 0.0
+        seen.append(actions)
+    assert not is_varied or np.ptp(seen) > 0.0
 
 
 def test_actions_are_finite_and_within_bounds(undisturbed):
     # Who over-promises also runs into a corner of the box.
     is_varied = CASES[undisturbed.name].goal != "over-promise"
-    require_sound_actions(undisturbed.fitted, undisturbed.task, is_varied=is_varied)
+    require_sound_actions(undisturbed.fitted.actor, undisturbed.task, is_varied=is_varied)
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_several_actions_and_frames_will_do(name):
+def test_several_actions_frames_and_seeds_will_do(name):
     task = make_task(2, 3)
-    is_varied = CASES[name].goal != "over-promise"
-    require_sound_actions(fit(name, task, make_log(task)), task, is_varied=is_varied)
+    keys = jax.random.split(jax.random.key(0), 2)
+    fitted = ALGORITHMS[name].fit(make_log(task), task, make_config(name), keys)
+    actors = [jax.tree.map(lambda leaf, i=i: leaf[i], fitted.actor) for i in range(2)]
+    assert differ(*actors)
+    for actor in actors:
+        is_varied = CASES[name].goal != "over-promise"
+        require_sound_actions(actor, task, is_varied=is_varied)
 
 
 def test_the_policy_does_what_the_algorithm_is_for(undisturbed):
