@@ -1,4 +1,4 @@
-"""The example plant: made by its script, the same in both languages, with the flaws it should have."""
+"""The example plant: made by its script, the same in both languages, with flaws."""
 
 from __future__ import annotations
 
