@@ -12,7 +12,6 @@ from moose.data.places import NOWHERE, Place, Places
 from moose.data.schema import Numbers, Schema, steps_of
 from moose.data.tables import Batch, Report
 
-
 _RATE_SLACK = 1.001  # logs round what they write
 
 
