@@ -15,7 +15,7 @@ demo: $(VENV)/.demo ## make data, train MOOSE, measure it beside reference contr
 test: $(VENV)/.dev ## the whole test suite
 	NPROC=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 
-# Nine tests that draw cases at random, this many each; the usual number is in tests/toolbox.
+# Eight tests that draw cases at random, this many each; the usual number is in tests/toolbox.
 FUZZ_CASES ?= 1500
 
 fuzz: $(VENV)/.dev ## every reader and the formulas against more than 10,000 odd inputs

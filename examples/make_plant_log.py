@@ -22,7 +22,7 @@ from moose.storage import atomic_file
 
 FOLDER = Path(__file__).parent / "plant"
 HEADER = ("time", "run", "load", "velocity", "gain", "shift", "fatigue", "consumption")
-RUNS, MINUTES = 24, 600
+RUNS, MINUTES = 40, 1000
 GAP = (5, 300, 312)
 STUCK = (9, 200, 290)
 MISSING = ((1, 77, "fatigue"), (1, 78, "fatigue"), (7, 410, "consumption"), (15, 33, "fatigue"))

@@ -92,7 +92,7 @@ def test_a_plant_with_a_longer_memory_needs_a_longer_history():
     random = np.random.default_rng(1)
     parts = []
     for _ in range(6):
-        values = list(random.normal(size=5))
+        values = list(0.3 * random.normal(size=5))
         for _ in range(800):
             values.append(0.95 * values[-5] + 0.1 * random.normal())
         frames = np.stack([values[4:], random.normal(size=801)], axis=1)

@@ -175,7 +175,8 @@ def _warn(text: str) -> None:
 def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
     from moose.experiments.run_folder import POLICY, read_run, seed_folders
 
-    places = seed_folders(folder, read_run(folder))
+    manifest = read_run(folder)
+    places = seed_folders(folder, manifest)
     policies = {str(seed): str(place / POLICY) for seed, place in places.items()}
     if as_json:
         result: dict[str, Any] = {"run": str(folder), "was_finished": was_finished}
@@ -186,4 +187,6 @@ def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
     typer.echo(f"run:    {folder}")
     for seed, policy in policies.items():
         typer.echo(f"policy: {policy}" + (f"  (seed {seed})" if len(policies) > 1 else ""))
-    typer.echo(f"to see what it is worth: moose evaluate {shlex.quote(str(folder))}")
+    is_own_plant = "task" in manifest.data.provenance
+    command = "diagnose" if is_own_plant else "evaluate"
+    typer.echo(f"to see what it is worth: moose {command} {shlex.quote(str(folder))}")

@@ -12,6 +12,8 @@ from moose.data.places import NOWHERE, Place, Places
 from moose.data.schema import Numbers, Schema, steps_of
 from moose.data.tables import Batch, Report
 
+_RATE_SLACK = 1.001  # logs round what they write
+
 
 class StepCheck:
     """Steps: changes of set-points, and a formula's domain."""
@@ -90,7 +92,7 @@ class StepCheck:
         for column, change in zip(self._schema.actions, changes, strict=True):
             if column.rate is None:
                 continue
-            is_fast = (np.abs(change) > column.rate * (1 + 1e-6)) & is_whole
+            is_fast = (np.abs(change) > column.rate * _RATE_SLACK) & is_whole
             if is_fast.any():
                 at = int(np.argmax(is_fast))
                 report(
