@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from filled_stores import filled_store
-from moose.experiments.reference import ALGORITHMS, Place, Published, place_of, published
+from moose.experiments.paper_figures import ALGORITHMS, Place, Published, place_of, published
 from moose.experiments.tables import make_table, to_csv, to_latex, to_markdown
 
 MEANS = {

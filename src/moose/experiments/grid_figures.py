@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from moose.experiments.figures import picture_format, tidy, write_figure
-from moose.experiments.reference import place_of
+from moose.experiments.paper_figures import place_of
 from moose.experiments.run_figures import PALETTE, new_figure
 from moose.experiments.store import Store
 

@@ -20,7 +20,7 @@ from moose.evaluation.statistics import (
     probability_of_improvement,
     tenth_percentile,
 )
-from moose.experiments.reference import ALGORITHMS, Published, place_of, published
+from moose.experiments.paper_figures import ALGORITHMS, Published, place_of, published
 from moose.experiments.store import Store
 
 REFERENCES = ("behaviour", "hold")
