@@ -151,12 +151,17 @@ class Controller:
 
     def next_window(self, window: Floats | None, observation: npt.ArrayLike) -> Floats:
         """The history after one more observation; None before the first one."""
-        frame = _floats(observation)
-        if frame.shape != self.facts.window_shape[1:]:
-            raise self._wrong_shape("observation", frame.shape, self.facts.window_shape[1:])
+        frame = self.frame_in(observation)
         if window is None:
             return np.repeat(frame[None, :], self.facts.history, axis=0)
         return np.concatenate([frame[None, :], window[:-1]])
+
+    def frame_in(self, observation: npt.ArrayLike) -> Floats:
+        """An observation as an array ``[n]``, NaN where it has None, or an error."""
+        frame = _floats(observation)
+        if frame.shape != self.facts.window_shape[1:]:
+            raise self._wrong_shape("observation", frame.shape, self.facts.window_shape[1:])
+        return frame
 
     def __call__(self, window: npt.ArrayLike) -> Floats:
         """The actions for histories.
