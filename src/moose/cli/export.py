@@ -16,8 +16,10 @@ def export_command(
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     form: Annotated[
-        Literal["moose"],
-        typer.Option("--format", help="moose: one file with all that the folder has."),
+        Literal["moose", "onnx", "c"],
+        typer.Option(
+            "--format", help="moose: all that the folder has; onnx: one graph; c: one C99 file."
+        ),
     ] = "moose",
     as_json: AsJson = False,
 ) -> None:
@@ -26,6 +28,10 @@ def export_command(
     For example:
 
     - `moose export runs/first --out policy.moose`
+
+    - `moose export policy.moose --format onnx --out policy.onnx`
+
+    - `moose export policy.moose --format c --out policy.c`
     """
     from moose.experiments.run_folder import find_policy
     from moose.policies.export import export_policy
