@@ -62,7 +62,7 @@ def make_model(controller: Controller) -> bytes:
     clamped = graph.clamped("history", parts)
     action = _add_policy(graph, clamped, parts)
     facts = parts.facts
-    outputs = {action: ["batch", len(facts.action_names)]}
+    outputs: dict[str, list[str | int]] = {action: ["batch", len(facts.action_names)]}
     if parts.support is not None:
         outputs[_add_novelty(graph, clamped, action, parts.support)] = ["batch"]
     values = onnx.helper.make_tensor_value_info
