@@ -7,6 +7,7 @@ of the folder the file lies in (:func:`moose.storage.write_manifest`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,11 +19,9 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from moose.errors import StorageError
-from moose.storage import atomic_folder, read_manifest, write_manifest
+from moose.storage import TENSORS, atomic_folder, read_manifest, write_manifest
 
 TreeT = TypeVar("TreeT")
-
-TENSORS = "tensors.safetensors"
 
 
 def save_tree(
@@ -82,6 +81,11 @@ def read_tensors(file: Path, like: TreeT) -> TreeT:
             where=str(file),
             advice="the file is damaged; restore it or remake it",
         ) from error
+    return fill_tree(found, like, file)
+
+
+def fill_tree(found: Mapping[str, np.ndarray[Any, Any]], like: TreeT, file: Path) -> TreeT:
+    """Arrays by name as a tree of the structure of ``like``; whatever does not fit is refused."""
     expected = _named_leaves(like)
     for name in sorted(expected.keys() | found.keys()):
         want, have = expected.get(name), found.get(name)

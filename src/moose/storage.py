@@ -34,6 +34,7 @@ except ImportError:  # not on Windows; there stale temporaries are never removed
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
+TENSORS = "tensors.safetensors"
 _SEAL = "manifest_sha256"
 _TEMPORARY_PREFIX = ".tmp-"
 _PREVIOUS_PREFIX = ".old-"
@@ -183,12 +184,31 @@ def read_manifest(folder: Path, format_name: str, schema_version: int) -> dict[s
             where=str(folder),
             advice=f"give the folder that a {kind} was saved to",
         )
-    text = _read_bytes(file)
+    content = check_manifest(_read_bytes(file), file, format_name, schema_version)
+    verify_checksums(folder, content["files"])
+    return content
+
+
+def check_manifest(
+    text: bytes, file: Path, format_name: str, schema_version: int
+) -> dict[str, Any]:
+    """Check a manifest's text by itself, without looking at the files it names.
+
+    Args:
+        text: What the manifest's file holds.
+        file: Where it is from, for errors.
+        format_name: What it has to describe.
+        schema_version: The newest version the caller can read; older ones are passed on.
+
+    Returns:
+        The manifest, as from :func:`read_manifest`.
+    """
+    kind = format_name.removeprefix("moose-")
     manifest = _parse_json(file, text)
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != format_name:
         raise DataError(
-            f"This folder is not a {kind}: its manifest says {found!r}, not {format_name!r}.",
+            f"This is not a {kind}: its manifest says {found!r}, not {format_name!r}.",
             where=str(file),
             advice=f"give the folder that a {kind} was saved to",
         )
@@ -222,7 +242,6 @@ def read_manifest(folder: Path, format_name: str, schema_version: int) -> dict[s
             where=str(file),
             advice="restore the file or remake the folder",
         )
-    verify_checksums(folder, files)
     return content
 
 

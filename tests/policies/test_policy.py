@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -25,6 +26,7 @@ from moose.models.actor import (
 from moose.models.networks import init_network
 from moose.policies.policy import Policy, load_policy, save_policy
 from moose.tasks.industrial_benchmark import make_task
+from policies import make_toy_policy
 from toys import assert_same_bits
 
 TASK = make_task()
@@ -123,24 +125,49 @@ def test_a_history_of_another_shape_is_refused(policy, shape):
         policy.act(np.zeros(shape))
 
 
-def test_a_history_with_a_hole_is_refused(policy):
-    window = np.zeros((30, 6))
-    window[3, 2] = np.nan
-    with pytest.raises(DataError, match="not finite"):
-        policy.act(window)
+def test_a_history_with_holes_gives_a_finite_action(policy):
+    window = np.random.default_rng(1).uniform(0, 100, (30, 6)).astype(np.float32)
+    whole = policy.act(window)
+    holed = window.copy()
+    holed[3, 2] = np.nan
+    scale = policy.actor.scale
+    holed_by_hand = window.copy()
+    holed_by_hand[3, 2] = (scale.minimum[2] + scale.maximum[2]) / 2
+    np.testing.assert_allclose(policy.act(holed), policy.act(holed_by_hand), atol=1e-6)
+    assert not np.array_equal(policy.act(holed), whole)
+    for wild in (np.nan, np.inf, -np.inf, 1e30, -1e30):
+        action = policy.act(np.full((30, 6), wild))
+        assert np.isfinite(action).all()
+        assert np.abs(action).max() <= 1
 
 
 def test_a_policy_of_an_unknown_task_loads_and_does_not_act(tmp_path, policy):
-    save_policy(Policy("toaster", policy.actor), tmp_path / "policy")
+    content = {"task": "toaster", "sizes": [180, 7, 5, 3], "signals": 6}
+    kind = {"format_name": "moose-policy", "schema_version": 1}
+    save_tree(tmp_path / "policy", policy.actor, content=content, **kind)
     with pytest.raises(ConfigError, match="no task 'toaster'"):
         load_policy(tmp_path / "policy").act(np.zeros((30, 6)))
+
+
+def test_a_policy_knows_a_task_that_the_program_does_not(tmp_path):
+    policy = make_toy_policy()
+    save_policy(policy, tmp_path / "policy")
+    loaded = load_policy(tmp_path / "policy")
+    assert loaded.facts == policy.facts
+    assert loaded.origin == policy.origin
+    assert_same_bits(loaded.familiarity, jax.tree.map(jnp.asarray, policy.familiarity))
+    window = np.random.default_rng(1).normal(size=(2, 3))
+    np.testing.assert_array_equal(loaded.act(window), policy.act(window))
+    save_policy(loaded, tmp_path / "again")
+    for file in sorted((tmp_path / "policy").iterdir()):
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
 
 def test_a_policy_is_not_overwritten_unasked(saved, policy):
     with pytest.raises(StorageError, match="exists already"):
         save_policy(policy, saved)
-    save_policy(Policy("other", policy.actor), saved, overwrite=True)
-    assert load_policy(saved).task == "other"
+    save_policy(dataclasses.replace(policy, origin={"seed": 3}), saved, overwrite=True)
+    assert load_policy(saved).origin == {"seed": 3}
 
 
 @pytest.mark.parametrize("file", ["tensors.safetensors", "manifest.json"])

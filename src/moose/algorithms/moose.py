@@ -33,7 +33,7 @@ Termination is not modelled, as in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -63,12 +63,14 @@ from moose.models.rollout import Imagined, imagine, states_of
 from moose.models.supervised import TransitionTable, make_table, windows_of
 from moose.models.support import (
     Autoencoder,
+    Familiarity,
     Support,
     SupportScales,
     SupportSettings,
     fit_support,
     frames_seen,
     init_support,
+    measure_familiarity,
     num_latents,
     reconstruction_error,
     support_inputs,
@@ -255,6 +257,20 @@ def fit(
         observe=observe,
     )
     return Fitted(actor, ensemble, support)
+
+
+def familiarity(
+    fitted: Fitted, dataset: Dataset, task: Task, config: Config
+) -> Iterator[Familiarity]:
+    """For each seed, what its controller needs to tell what is new to it; see :func:`fit`."""
+    train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
+    training = dataset.select_episodes(train)
+    autoencoder = fitted.support.autoencoder
+    is_seeded = autoencoder.encoder.bias.ndim > 1
+    for i in range(len(autoencoder.encoder.bias) if is_seeded else 1):
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], autoencoder) if is_seeded else autoencoder
+        support = fitted.support._replace(autoencoder=own)
+        yield measure_familiarity(support, training, task, config.support)
 
 
 def search_policy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from moose.algorithms import bcq, bear, brac, clone, ddpg, moose
 from moose.config import Settings
 from moose.errors import ConfigError, nearest
+from moose.models.support import Familiarity
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,15 @@ class Algorithm:
         presets: Names of settings trees put over the defaults.
         fit: ``fit(dataset, task, config, key, *, progress, journal, observe)``; the result has an
             ``actor``.
+        familiarity: ``familiarity(fitted, dataset, task, config)`` gives for each seed what its
+            controller needs to tell what is new to it; None of an algorithm that cannot.
     """
 
     name: str
     config: type[Settings]
     presets: Mapping[str, Mapping[str, Any]]
     fit: Callable[..., Any]
+    familiarity: Callable[..., Iterator[Familiarity]] | None = None
 
     def preset(self, name: str) -> Mapping[str, Any]:
         """The settings tree of a preset."""
@@ -42,7 +46,7 @@ class Algorithm:
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
-        "moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit),
+        "moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit, moose.familiarity),
         "clone": Algorithm("clone", clone.Config, clone.PRESETS, clone.fit),
         "ddpg": Algorithm("ddpg", ddpg.Config, ddpg.PRESETS, ddpg.fit),
         "bcq": Algorithm("bcq", bcq.Config, bcq.PRESETS, bcq.fit),

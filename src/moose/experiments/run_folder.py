@@ -27,7 +27,7 @@ from pydantic import Field
 
 from moose.config import Settings, build_settings, digest, settings_tree
 from moose.errors import ConfigError, RunError, StorageError
-from moose.storage import MANIFEST, atomic_file, named_os_errors, read_json, write_json
+from moose.storage import MANIFEST, TENSORS, atomic_file, named_os_errors, read_json, write_json
 
 try:
     import fcntl
@@ -211,6 +211,39 @@ def seed_folders(folder: Path, manifest: Manifest) -> dict[int, Path]:
     if manifest.seeds is None:
         return {manifest.request.seed: folder}
     return {seed: folder / f"seed-{seed}" for seed in manifest.seeds}
+
+
+def find_policy(path: Path) -> Path:
+    """The policy that a user means: a ``.moose`` file, a policy's folder, or that of a run.
+
+    Args:
+        path: Any of these.
+
+    Returns:
+        The file or folder of the policy.
+
+    Raises:
+        RunError: It is a run without a policy, or one of several seeds.
+    """
+    if not path.is_dir() or (path / TENSORS).is_file():
+        return path
+    if (path / POLICY / MANIFEST).is_file():
+        return path / POLICY
+    seeds = sorted(p.parent.name for p in path.glob(f"seed-*/{POLICY}"))
+    manifest = read_run(path)
+    if seeds:
+        raise RunError(
+            f"This run has several seeds: {', '.join(seeds)}.",
+            where=str(path),
+            advice=f"say which one, such as {path / seeds[0]}",
+        )
+    raise RunError(
+        "This run is not finished: there is no policy yet.",
+        where=str(path),
+        advice="resume the group it belongs to"
+        if manifest.is_part_of_group
+        else f"go on with it by '{resume_command(path)}'",
+    )
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,7 +46,8 @@ from moose.experiments.run_folder import (
     write_run,
 )
 from moose.experiments.seeds import SeedProgress, choose_mode, require_distinct
-from moose.policies.policy import Policy, load_policy, save_policy
+from moose.models.support import Familiarity
+from moose.policies.policy import Policy, facts_of, load_policy, save_policy
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST
 from moose.tasks.registry import task_of
@@ -286,11 +288,34 @@ def _train(
             dataset, task, journal, episodes=request.evaluation_episodes, is_seeded=bool(key.ndim)
         ),
     )
-    for i, place in enumerate(places.values()):
+    known: Iterable[Familiarity | None] = itertools.repeat(None)
+    if algorithm.familiarity is not None:
+        known = algorithm.familiarity(fitted, dataset, task, config)
+    for i, ((seed, place), familiarity) in enumerate(zip(places.items(), known, strict=False)):
         actor = jax.tree.map(lambda leaf, i=i: leaf[i], fitted.actor) if key.ndim else fitted.actor
         require_finite(actor, "the policy", f"stage '{POLICY}', last step")
         if not (place / POLICY).exists():
-            save_policy(Policy(task.name, actor, task.definition), place / POLICY)
+            origin = _origin(request.model_copy(update={"seed": seed}), dataset)
+            policy = Policy(task.name, actor, facts_of(task), familiarity, origin)
+            save_policy(policy, place / POLICY)
+
+
+def _origin(request: Request, dataset: Dataset) -> dict[str, Any]:
+    """What a policy's manifest says about where it comes from."""
+    return {
+        "algorithm": request.algorithm,
+        "preset": request.preset,
+        "seed": request.seed,
+        "config": request.config,
+        "data": {
+            "name": Path(request.data).name if os.path.isabs(request.data) else request.data,
+            "fingerprint": dataset.fingerprint,
+            "transitions": dataset.num_transitions,
+            "episodes": dataset.num_episodes,
+        },
+        "digest": run_digest(request, dataset.fingerprint, None),
+        "versions": versions(),
+    }
 
 
 def key_of(seed: int) -> Key:

@@ -21,7 +21,7 @@ from moose.data.normalize import Statistics, measure, standardise
 from moose.models.action_vae import decode_before_tanh, decoded_samples, perturbed_actions
 from moose.models.gaussian import clipped_gaussian, draw_before_tanh
 from moose.models.networks import Network, apply_network, apply_to_pairs, init_network
-from moose.tasks.task import Task, from_box
+from moose.tasks.task import Bounded, Task, from_box
 from moose.types import Key
 
 
@@ -111,7 +111,7 @@ class Kind(NamedTuple):
     """``choose(actor, features [S], key) -> action [d]`` in the box [−1, 1]^d."""
 
 
-def act(actor: AnyActor, task: Task, window: jax.Array, key: Key) -> jax.Array:
+def act(actor: AnyActor, task: Bounded, window: jax.Array, key: Key) -> jax.Array:
     """The raw action [d] for a raw history window [F, n]; a deterministic actor ignores the key."""
     features = standardise(window, actor.scale).reshape(-1)
     return from_box(kind_of(actor).choose(actor, features, key), task)

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from moose.data.dataset import Dataset
-from moose.data.normalize import Statistics, measure, standardise
+from moose.data.normalize import Array, Statistics, measure, standardise
 from moose.models.networks import Dense, Network, apply_dense, apply_network, init_network
 from moose.models.supervised import FitInputs, FitSettings, fit_epochs, make_table, windows_of
 from moose.progress import SILENT, Progress
@@ -32,6 +32,8 @@ from moose.types import Key
 
 LOG_DEVIATION_RANGE = (-4.0, 15.0)
 """Bounds of an encoder's log-deviations."""
+NOVELTY_QUANTILES = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0)
+"""Where the errors on the training data are kept, as the scale of what is new."""
 _ACTION_DEVIATION_FLOOR = 1e-2  # a log without exploration has almost constant actions
 
 
@@ -69,6 +71,14 @@ class Support(NamedTuple):
 
     autoencoder: Autoencoder
     scales: SupportScales
+
+
+class Familiarity(NamedTuple):
+    """A support model and what its errors are on the data it was fitted to."""
+
+    support: Support
+    errors: Array
+    """``[Q]``: reconstruction errors at :data:`NOVELTY_QUANTILES` of the training data."""
 
 
 def fit_support(
@@ -160,6 +170,14 @@ def measure_novelty(
     pieces = np.array_split(chosen, max(1, len(chosen) // 10_000))
     errors = np.concatenate([np.asarray(errors_of(jnp.asarray(piece))) for piece in pieces])
     return np.asarray(np.quantile(errors, quantiles))
+
+
+def measure_familiarity(
+    support: Support, dataset: Dataset, task: Task, settings: SupportSettings
+) -> Familiarity:
+    """What a controller needs to tell what is new to it; ``dataset``: the training episodes."""
+    errors = measure_novelty(support, dataset, task, settings, NOVELTY_QUANTILES)
+    return Familiarity(support, errors.astype(np.float32))
 
 
 def measure_support_scales(dataset: Dataset) -> SupportScales:

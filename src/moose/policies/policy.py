@@ -1,14 +1,15 @@
-"""A trained policy as a folder: weights, scaling and the task it belongs to.
+"""A trained policy and its folder: weights, scaling, the task's facts and where it comes from.
 
-The manifest tells the kind of the policy and the shapes of its networks, so that loading needs
-nothing but the folder; no code runs on load, and a damaged or altered file is refused by name.
+This is the side that needs JAX: saving what was trained, and loading it for training's own use. A
+controller in operation is :func:`moose.policies.plain.load_policy`, which reads the same files
+(:mod:`moose.policies.artifact`) without JAX.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +18,76 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from moose.checkpoint import TENSORS, read_tensors, save_tree
+from moose.checkpoint import fill_tree, write_tensors
 from moose.data.normalize import Statistics
 from moose.errors import ConfigError, DataError, StorageError
 from moose.models.actor import KINDS, AnyActor, Kind, act, kind_name, kind_of
 from moose.models.networks import Dense, Network
-from moose.storage import read_manifest
+from moose.models.support import (
+    NOVELTY_QUANTILES,
+    Autoencoder,
+    Familiarity,
+    Support,
+    SupportScales,
+    reconstruction_error,
+    support_inputs,
+)
+from moose.policies.artifact import (
+    EXAMPLES,
+    FORMAT,
+    SUPPORT,
+    Artifact,
+    TaskFacts,
+    box_of,
+    clamp_of,
+    read_artifact,
+    scaling_of,
+    task_tree,
+)
+from moose.policies.plain import Controller, check_examples, growing_curve, parts_of, score_on
+from moose.storage import TENSORS, atomic_folder, write_manifest
 from moose.tasks.registry import find_task
+from moose.tasks.task import Task
 from moose.types import Key
+from moose.version import __version__
 
-_FORMAT = ("moose-policy", 2)
-_BYTES = 4  # of a float32
 _LARGEST_NUMBER = 100_000  # of samples: more than anybody needs, fewer than fill the memory
+_NUM_EXAMPLES = 6
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy and the name of its task.
+    """A policy and all that should travel with it.
 
     Attributes:
         task: The task's name.
         actor: Its networks and the scale of their inputs.
-        definition: The text of the task's file, for a task that is not part of the program.
+        facts: What it knows of its task; None of a policy saved by an early version.
+        familiarity: The support model, if the algorithm has one.
+        origin: Where it comes from: algorithm, settings, data, versions, as plain JSON values.
     """
 
     task: str
     actor: AnyActor
-    definition: str | None = None
+    facts: TaskFacts | None = None
+    familiarity: Familiarity | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_stochastic(self) -> bool:
         """Whether it draws samples to act, and so needs a key."""
         return kind_of(self.actor).is_stochastic
 
+    @property
+    def known_facts(self) -> TaskFacts:
+        """Its own facts, or those of the task of that name."""
+        return self.facts or facts_of(find_task(self.task))
+
     def act(self, window: npt.ArrayLike, key: Key | None = None) -> npt.NDArray[np.float32]:
         """The action for a history of observations, both in the plant's own units.
+
+        Whatever is not a number or far outside of the data is clamped, as in
+        :mod:`moose.policies.plain`.
 
         Args:
             window: ``[F, n]``: the last F observations, the newest first. Before there are that
@@ -62,18 +98,13 @@ class Policy:
         Returns:
             The action ``[d]``, within the task's bounds.
         """
-        task = find_task(self.task, self.definition)
-        frames = np.asarray(window, np.float32)
-        shape = (task.history, len(task.observation_names))
-        problem = ""
-        if frames.shape != shape:
-            problem = f"The history has the shape {frames.shape}; this task's is {shape}."
-        elif not np.isfinite(frames).all():
-            problem = "A number in the history is not finite."
-        if problem:
+        facts = self.known_facts
+        with np.errstate(over="ignore"):
+            frames = np.asarray(window, np.float32)
+        if frames.shape != facts.window_shape:
             raise DataError(
-                problem,
-                where=f"task '{task.name}': {', '.join(task.observation_names)}",
+                f"The history has the shape {frames.shape}; this task's is {facts.window_shape}.",
+                where=f"task '{facts.name}': {', '.join(facts.observation_names)}",
                 advice="give the newest observation first and repeat the oldest if there are fewer",
             )
         if key is None and self.is_stochastic:
@@ -84,74 +115,176 @@ class Policy:
                 "--set acting=deterministic",
             )
         used = jax.random.key(0) if key is None else key  # which nobody looks at
-        return np.asarray(act(self.actor, task, jnp.asarray(frames), used))
+        action = act(self.actor, facts, _clamped(self.actor.scale, frames), used)
+        box = box_of(facts)
+        return np.asarray(
+            jnp.clip(jnp.where(jnp.isnan(action), box.middle, action), box.low, box.high)
+        )
+
+    def novelty(self, window: npt.ArrayLike, action: npt.ArrayLike) -> float:
+        """How unusual it is to take an action ``[d]`` after a history ``[F, n]``.
+
+        See :meth:`moose.policies.plain.Controller.novelty`.
+        """
+        if self.familiarity is None:
+            raise ConfigError(
+                "This policy has no support model, so that nobody can tell what is new to it.",
+                where=f"policy of the kind '{kind_name(self.actor)}'",
+                advice="use a policy trained by MOOSE",
+            )
+        support, errors = self.familiarity
+        facts = self.known_facts
+        inputs = support.autoencoder.encoder.weight.shape[0]
+        frames = (inputs - len(facts.action_names)) // len(facts.observation_names)
+        seen = _clamped(self.actor.scale, np.asarray(window, np.float32))[:frames]
+        pair = support_inputs(support.scales, seen, jnp.asarray(action, jnp.float32))
+        error = np.asarray(reconstruction_error(support.autoencoder, pair))
+        curve = growing_curve(np.asarray(errors), np.asarray(NOVELTY_QUANTILES, np.float32))
+        return float(score_on(*curve, error))
+
+
+def facts_of(task: Task) -> TaskFacts:
+    """What a policy's folder says about its task."""
+    return TaskFacts(
+        name=task.name,
+        observation_names=task.observation_names,
+        action_names=task.action_names,
+        action_low=task.action_low,
+        action_high=task.action_high,
+        history=task.history,
+        discount=task.discount,
+        observation_units=task.observation_units,
+        action_units=task.action_units,
+        action_rates=task.action_rates,
+        hold_action=task.hold_action,
+    )
 
 
 def save_policy(policy: Policy, path: Path, *, overwrite: bool = False) -> None:
     """Write a policy as a folder, whole or not at all."""
-    actor, kind = policy.actor, kind_of(policy.actor)
-    save_tree(
-        path,
-        actor,
-        format_name=_FORMAT[0],
-        schema_version=_FORMAT[1],
-        content={
-            "task": policy.task,
-            "definition": policy.definition,
-            "kind": kind_name(actor),
-            "networks": {name: _sizes_of(getattr(actor, name)) for name in kind.networks},
-            "numbers": {name: getattr(actor, name) for name in kind.numbers},
-            "signals": len(actor.scale.mean),
-        },
-        overwrite=overwrite,
-    )
+    actor, kind, facts = policy.actor, kind_of(policy.actor), policy.known_facts
+    content: dict[str, Any] = {
+        "task": task_tree(facts),
+        "scaling": scaling_of(_scale_tensors(actor.scale), facts),
+        "kind": kind_name(actor),
+        "is_stochastic": kind.is_stochastic,
+        "networks": {name: _sizes_of(getattr(actor, name)) for name in kind.networks},
+        "numbers": {name: getattr(actor, name) for name in kind.numbers},
+        "signals": len(actor.scale.mean),
+        "support": None,
+        "origin": dict(policy.origin),
+        "saved_by": f"moose {__version__}",
+    }
+    with atomic_folder(path, overwrite=overwrite) as folder:
+        write_tensors(folder / TENSORS, actor)
+        if policy.familiarity is not None:
+            write_tensors(folder / SUPPORT, policy.familiarity)
+            content["support"] = _support_tree(policy.familiarity.support.autoencoder)
+        if not kind.is_stochastic:
+            write_tensors(folder / EXAMPLES, _make_examples(policy, facts))
+        write_manifest(folder, *FORMAT, content)
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path | str) -> Policy:
     """Read a policy that :func:`save_policy` wrote, of this version or an earlier one.
 
     Args:
-        path: The policy's folder.
+        path: The policy's folder or ``.moose`` file.
 
     Returns:
         The policy.
 
     Raises:
-        StorageError: The folder is missing, damaged or altered.
-        DataError: The folder is something else.
+        StorageError: The policy is missing, damaged or altered, or acts otherwise than when it was
+            saved.
+        DataError: This is something else.
     """
     path = Path(path)
-    manifest = read_manifest(path, *_FORMAT)
-    if manifest["schema_version"] == 1:  # which knew one kind of policy
-        manifest |= {"kind": "network", "networks": {"network": manifest.get("sizes")}}
-    kind = _kind_in(manifest)
-    networks, numbers = _networks_in(manifest, kind), _numbers_in(manifest, kind)
-    signals, task = _count_in(manifest.get("signals")), manifest.get("task")
-    if not networks or numbers is None or signals is None or not isinstance(task, str):
+    artifact = read_artifact(path)
+    manifest, kind = artifact.manifest, _kind_in(artifact.manifest)
+    numbers = _numbers_in(manifest, kind)
+    if artifact.networks.keys() != {*kind.networks} or numbers is None:
         raise StorageError(
             "The manifest does not describe a policy.",
             where=str(path),
             advice="restore the folder or train again",
         )
-    # Asked of the file first, so that a forged size cannot fill the memory.
-    pairs = [pair for sizes in networks.values() for pair in itertools.pairwise(sizes)]
-    total = sum((n + 1) * m for n, m in pairs) + 4 * signals
-    if not (path / TENSORS).is_file() or total * _BYTES > (path / TENSORS).stat().st_size:
-        raise StorageError(
-            f"The policy's weights are fewer than its manifest says: {total} numbers.",
-            where=str(path / TENSORS),
-            advice="restore the folder or train again",
-        )
-    empty = jnp.zeros(signals)
     like = kind.actor(
-        **{name: _empty_network(sizes) for name, sizes in networks.items()},
-        scale=Statistics(empty, empty, empty, empty),
+        **{name: _empty_network(sizes) for name, sizes in artifact.networks.items()},
+        scale=_empty_statistics(artifact.signals),
         **numbers,
     )
-    definition = manifest.get("definition")
+    actor = fill_tree(artifact.tensors, like, path / TENSORS)
+    if artifact.facts is None:
+        return Policy(manifest["task"], actor)
+    if not kind.is_stochastic:
+        check_examples(Controller(parts_of(artifact, path), manifest), artifact, path)
+    origin = manifest.get("origin")
     return Policy(
-        task, read_tensors(path / TENSORS, like), None if definition is None else str(definition)
+        artifact.facts.name,
+        actor,
+        artifact.facts,
+        _familiarity_in(artifact, path),
+        origin if isinstance(origin, dict) else {},
     )
+
+
+def _clamped(scale: Statistics, frames: npt.NDArray[np.float32]) -> jax.Array:
+    fill, low, high = clamp_of(_scale_tensors(scale))
+    return jnp.asarray(np.clip(np.where(np.isnan(frames), fill, frames), low, high))
+
+
+def _make_examples(policy: Policy, facts: TaskFacts) -> dict[str, Any]:
+    """Histories within the data's range, beyond it and far beyond, and the policy's answers."""
+    fill, low, high = clamp_of(_scale_tensors(policy.actor.scale))
+    rng = np.random.default_rng(0)
+    shape = (_NUM_EXAMPLES, *facts.window_shape)
+    width = (high - low) * np.array([0.1, 0.1, 0.1, 0.2, 0.5, 1.0])[:, None, None]
+    windows = (fill + width * rng.uniform(-0.5, 0.5, shape)).astype(np.float32)
+    windows[-1].flat[:3] = np.nan, np.inf, -1e30
+    actions = np.stack([policy.act(window) for window in windows])
+    examples = {"windows": windows, "actions": actions}
+    if policy.familiarity is not None:
+        pairs = zip(windows, actions, strict=True)
+        novelty = [policy.novelty(window, action) for window, action in pairs]
+        examples["novelty"] = np.array(novelty, np.float32)
+    return examples
+
+
+def _scale_tensors(scale: Statistics) -> dict[str, Any]:
+    names = ("mean", "deviation", "minimum", "maximum")
+    return {f"scale/{name}": getattr(scale, name) for name in names}
+
+
+def _support_tree(autoencoder: Autoencoder) -> dict[str, Any]:
+    return {
+        "encoder": _sizes_of((autoencoder.encoder, autoencoder.mean_head)),
+        "decoder": _sizes_of(autoencoder.decoder),
+        "quantiles": list(NOVELTY_QUANTILES),
+    }
+
+
+def _familiarity_in(artifact: Artifact, path: Path) -> Familiarity | None:
+    if artifact.support is None or artifact.facts is None:
+        return None
+    sizes = artifact.manifest["support"]
+    encoder, mean_head = _empty_network(sizes["encoder"])
+    like = Familiarity(
+        Support(
+            Autoencoder(encoder, mean_head, mean_head, _empty_network(sizes["decoder"])),
+            SupportScales(
+                _empty_statistics(artifact.signals),
+                _empty_statistics(len(artifact.facts.action_names)),
+            ),
+        ),
+        jnp.zeros(len(sizes["quantiles"])),
+    )
+    return fill_tree(artifact.support, like, path / SUPPORT)
+
+
+def _empty_statistics(count: int) -> Statistics:
+    empty = jnp.zeros(count)
+    return Statistics(empty, empty, empty, empty)
 
 
 def _sizes_of(network: Network) -> list[int]:
@@ -173,22 +306,6 @@ def _kind_in(manifest: Mapping[str, Any]) -> Kind:
     return KINDS[name]
 
 
-def _networks_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, list[int]] | None:
-    """The sizes of each of the kind's networks, or None if something else is there."""
-    found = manifest.get("networks")
-    if not isinstance(found, Mapping) or found.keys() != {*kind.networks}:
-        return None
-    sizes = {name: _sizes_in(found[name]) for name in kind.networks}
-    whole = {name: each for name, each in sizes.items() if each is not None}
-    return whole if len(whole) == len(sizes) else None
-
-
-def _sizes_in(found: Any) -> list[int] | None:
-    sizes = [_count_in(size) for size in found] if isinstance(found, list) else []
-    whole = [size for size in sizes if size is not None]
-    return whole if len(whole) == len(sizes) >= 2 else None
-
-
 def _numbers_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any] | None:
     """The kind's fixed numbers, or None if something else is there."""
     found = manifest.get("numbers", {})
@@ -198,8 +315,3 @@ def _numbers_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any] | Non
         if type(found[name]) is not wanted or not 0 < found[name] <= _LARGEST_NUMBER:
             return None
     return dict(found)
-
-
-def _count_in(value: Any) -> int | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return value if is_count else None

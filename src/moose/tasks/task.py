@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,10 @@ class Task:
         hold_action: The action that changes nothing, or None where there is none.
         definition: The text of the task file it came from; None for a task that is part of the
             program.
+        observation_units: Units of the signals, or nothing where they are not known.
+        action_units: Units of the actions, likewise.
+        action_rates: The largest change of each action from one step to the next that the plant
+            may be asked for; a guard enforces it.
     """
 
     name: str
@@ -55,6 +59,9 @@ class Task:
     reward: Reward | None
     hold_action: tuple[float, ...] | None = None
     definition: str | None = field(default=None, repr=False)
+    observation_units: tuple[str, ...] = ()
+    action_units: tuple[str, ...] = ()
+    action_rates: tuple[float, ...] | None = None
 
     @property
     def predicted(self) -> tuple[int, ...]:
@@ -82,14 +89,26 @@ class Task:
                 )
 
 
-def to_box(actions: jax.Array, task: Task) -> jax.Array:
+class Bounded(Protocol):
+    """Whatever knows the bounds of actions."""
+
+    @property
+    def action_low(self) -> tuple[float, ...]:
+        """Lower bounds."""
+
+    @property
+    def action_high(self) -> tuple[float, ...]:
+        """Upper bounds."""
+
+
+def to_box(actions: jax.Array, task: Bounded) -> jax.Array:
     """Map raw actions to [−1, 1] by the task's bounds."""
     low = jnp.asarray(task.action_low, actions.dtype)
     high = jnp.asarray(task.action_high, actions.dtype)
     return jnp.subtract(actions, (high + low) / 2) / ((high - low) / 2)
 
 
-def from_box(actions: jax.Array, task: Task) -> jax.Array:
+def from_box(actions: jax.Array, task: Bounded) -> jax.Array:
     """Map actions in [−1, 1] to the task's bounds."""
     low = jnp.asarray(task.action_low, actions.dtype)
     high = jnp.asarray(task.action_high, actions.dtype)

@@ -1,0 +1,519 @@
+"""A policy at work, in NumPy: no JAX, no compiler, half a second from file to first action.
+
+What it computes, in this order and the same in every export:
+
+1. an input that is not a number becomes the middle of the data's range, and every input is clamped
+   to that range, widened by :data:`moose.policies.artifact.WIDENING` times its width on each side;
+2. standardise, apply the networks, map the result to the task's bounds;
+3. an action that is not a number becomes the middle of its bounds, and all are clamped to them.
+
+So any input whatever gives a finite action within bounds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moose.errors import ConfigError, DataError, StorageError
+from moose.policies.artifact import (
+    EXAMPLES,
+    SUPPORT,
+    Artifact,
+    Box,
+    Clamp,
+    Floats,
+    TaskFacts,
+    Tensors,
+    box_of,
+    clamp_of,
+    read_artifact,
+    require_shapes,
+)
+from moose.storage import MANIFEST
+
+ACTION_TOLERANCE = 1e-4
+"""How far an answer may be from the stored one, in halves of the action's range."""
+NOVELTY_TOLERANCE = 1e-3
+_SMALLEST_ERROR = 1e-12
+
+Layers = tuple[tuple[Floats, Floats], ...]
+"""(weight [inputs, outputs], bias [outputs]) of each layer; ReLU between them."""
+
+
+@dataclass(frozen=True)
+class SupportParts:
+    """The support model: what it needs to tell how unusual a pair of history and action is.
+
+    Attributes:
+        frames: How many of the newest frames it sees.
+        frame_mean: ``[n]``; the deviations likewise.
+        frame_deviation: ``[n]``
+        action_mean: ``[d]``
+        action_deviation: ``[d]``
+        encoder: Pair to the mean of the latents.
+        decoder: Latents to pair.
+        errors: ``[Q + 1]``, growing from 0: reconstruction errors at quantiles of the data.
+        quantiles: ``[Q + 1]``, from 0 to 1.
+    """
+
+    frames: int
+    frame_mean: Floats
+    frame_deviation: Floats
+    action_mean: Floats
+    action_deviation: Floats
+    encoder: Layers
+    decoder: Layers
+    errors: Floats
+    quantiles: Floats
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All numbers that a deterministic policy is made of; exports are written from these.
+
+    Attributes:
+        facts: Of the task.
+        kind: The kind of the policy.
+        clamp: Of a frame.
+        mean: ``[n]``
+        deviation: ``[n]``
+        box: Bounds of the actions.
+        networks: By name.
+        limit: The largest perturbation, of a policy of the kind "decoded".
+        support: None if the policy has no support model.
+    """
+
+    facts: TaskFacts
+    kind: str
+    clamp: Clamp
+    mean: Floats
+    deviation: Floats
+    box: Box
+    networks: Mapping[str, Layers]
+    limit: float
+    support: SupportParts | None
+
+
+class Controller:
+    """A policy that acts: raw observations in, raw bounded actions out.
+
+    Args:
+        parts: What it is made of.
+        manifest: What is known of its origin.
+    """
+
+    def __init__(self, parts: Parts, manifest: Mapping[str, Any]) -> None:
+        self.parts = parts
+        self.manifest = manifest
+        self._window: Floats | None = None
+        self._size = parts.facts.history * len(parts.facts.observation_names)
+
+    @property
+    def facts(self) -> TaskFacts:
+        """Names, units, bounds and history of the task."""
+        return self.parts.facts
+
+    @property
+    def has_novelty(self) -> bool:
+        """Whether it can tell how unusual a situation is."""
+        return self.parts.support is not None
+
+    @property
+    def window(self) -> Floats | None:
+        """The history ``[F, n]`` that the last action was chosen by, the newest frame first."""
+        return None if self._window is None else self._window.copy()
+
+    def reset(self) -> None:
+        """Forget the history: the next observation begins a new episode."""
+        self._window = None
+
+    def act(self, observation: npt.ArrayLike) -> Floats:
+        """The action for the newest observation; the history is kept here.
+
+        Before there are enough observations the first one is repeated.
+
+        Args:
+            observation: ``[n]``: one frame, in the task's order and units.
+
+        Returns:
+            The action ``[d]``, within the task's bounds.
+        """
+        self._window = self.next_window(self._window, observation)
+        return self(self._window)
+
+    def next_window(self, window: Floats | None, observation: npt.ArrayLike) -> Floats:
+        """The history after one more observation; None before the first one."""
+        frame = self.frame_in(observation)
+        if window is None:
+            return np.repeat(frame[None, :], self.facts.history, axis=0)
+        return np.concatenate([frame[None, :], window[:-1]])
+
+    def frame_in(self, observation: npt.ArrayLike) -> Floats:
+        """An observation as an array ``[n]``, NaN where it has None, or an error."""
+        frame = _floats(observation)
+        if frame.shape != self.facts.window_shape[1:]:
+            raise self._wrong_shape("observation", frame.shape, self.facts.window_shape[1:])
+        return frame
+
+    def __call__(self, window: npt.ArrayLike) -> Floats:
+        """The actions for histories.
+
+        Args:
+            window: ``[F, n]`` or a batch ``[B, F, n]``: the last F frames, the newest first.
+
+        Returns:
+            ``[d]`` or ``[B, d]``.
+        """
+        frames = self._clamped(window)
+        batch = frames.reshape(-1, *self.facts.window_shape)
+        parts = self.parts
+        with np.errstate(over="ignore", invalid="ignore"):
+            features = ((batch - parts.mean) / parts.deviation).reshape(len(batch), self._size)
+            chosen = CHOOSE[parts.kind](parts, features)
+            actions = self._bounded(parts.box.middle + chosen * parts.box.half)
+        return actions.reshape(*frames.shape[:-2], len(self.facts.action_names))
+
+    def novelty(self, window: npt.ArrayLike, action: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """How unusual it is to take an action after a history, by the data's own measure.
+
+        Args:
+            window: ``[F, n]`` or ``[B, F, n]``, the newest frame first.
+            action: ``[d]`` or ``[B, d]``.
+
+        Returns:
+            A number for each: below 1 the share of the training data that was less unusual, above
+            1 how many times worse the reconstruction is than that of the most unusual data.
+        """
+        support = self.parts.support
+        if support is None:
+            raise ConfigError(
+                "This policy has no support model, so that nobody can tell what is new to it.",
+                where=f"policy of the algorithm '{algorithm_of(self.manifest)}'",
+                advice="use a policy trained by MOOSE, or do without the novelty",
+            )
+        frames = self._clamped(window)
+        actions = _floats(action)
+        expected = (*frames.shape[:-2], len(self.facts.action_names))
+        if actions.shape != expected:
+            raise self._wrong_shape("action", actions.shape, expected)
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = reconstruction_error(
+                support,
+                frames.reshape(-1, *self.facts.window_shape),
+                self._bounded(actions).reshape(-1, expected[-1]),
+            )
+            return score_of(support, error).reshape(frames.shape[:-2])
+
+    def _clamped(self, window: npt.ArrayLike) -> Floats:
+        frames, shape = _floats(window), self.facts.window_shape
+        if frames.shape[-2:] != shape or frames.ndim not in (2, 3):
+            raise self._wrong_shape("history", frames.shape, shape)
+        fill, low, high = self.parts.clamp
+        return np.clip(np.where(np.isnan(frames), fill, frames), low, high)
+
+    def _bounded(self, actions: Floats) -> Floats:
+        box = self.parts.box
+        return np.clip(np.where(np.isnan(actions), box.middle, actions), box.low, box.high)
+
+    def _wrong_shape(
+        self, name: str, found: tuple[int, ...], expected: tuple[int, ...]
+    ) -> DataError:
+        names = self.facts.action_names if name == "action" else self.facts.observation_names
+        return DataError(
+            f"The {name} has the shape {found}; this task's is {expected}.",
+            where=f"task '{self.facts.name}': {', '.join(names)}",
+            advice="give the columns in this order and the newest frame first",
+        )
+
+
+def load_policy(path: Path | str) -> Controller:
+    """Load a policy for use: no code in the file runs, and JAX is not needed.
+
+    Args:
+        path: A ``.moose`` file, or a policy's folder.
+
+    Returns:
+        The controller, which has answered the stored examples as it did when it was saved.
+
+    Raises:
+        StorageError: The policy is damaged, altered, or of a newer version.
+        DataError: This is something else than a policy.
+        ConfigError: The policy draws samples, which only :mod:`moose.policies.policy` can.
+    """
+    artifact = read_artifact(path)
+    controller = Controller(parts_of(artifact, Path(path)), artifact.manifest)
+    check_examples(controller, artifact, Path(path))
+    return controller
+
+
+def parts_of(artifact: Artifact, path: Path) -> Parts:
+    """The numbers of a deterministic policy, by the equations' names."""
+    kind, facts = artifact.manifest.get("kind"), artifact.facts
+    if facts is None:
+        raise StorageError(
+            "This policy was saved by an earlier version and does not know its task's columns.",
+            where=str(path),
+            advice="load it by moose.policies.policy.load_policy and save it again",
+        )
+    if artifact.manifest.get("is_stochastic") is True:
+        raise ConfigError(
+            f"This policy draws samples to act (kind '{kind}'), which only JAX does.",
+            where=str(path),
+            advice="train it with --set acting=deterministic",
+        )
+    if kind not in CHOOSE:
+        raise StorageError(
+            f"The manifest names a kind of policy that is not known: {kind!r}.",
+            where=f"{path / MANIFEST}: kind",
+            advice=f"it should be one of: {', '.join(CHOOSE)}",
+        )
+    tensors = artifact.tensors
+    networks = {
+        name: tuple(
+            (tensors[f"{name}/{i}/weight"], tensors[f"{name}/{i}/bias"])
+            for i in range(len(sizes) - 1)
+        )
+        for name, sizes in artifact.networks.items()
+    }
+    limit = artifact.manifest.get("numbers", {}).get("limit", 0.0)
+    _check_sizes(str(kind), artifact.networks, facts, path)
+    support = None
+    if artifact.support is not None:
+        support = _support_parts(artifact.manifest.get("support"), artifact.support, facts, path)
+    return Parts(
+        facts=facts,
+        kind=str(kind),
+        clamp=clamp_of(tensors),
+        mean=tensors["scale/mean"],
+        deviation=tensors["scale/deviation"],
+        box=box_of(facts),
+        networks=MappingProxyType(_without_latents(str(kind), networks, facts)),
+        limit=float(limit),
+        support=support,
+    )
+
+
+def check_examples(controller: Controller, artifact: Artifact, path: Path) -> None:
+    """Let the controller answer the stored examples, and refuse it if it answers otherwise."""
+    examples, facts, where = artifact.examples, controller.facts, path / EXAMPLES
+    if examples is None:
+        raise StorageError(
+            "The policy has no examples to be checked by.",
+            where=str(where),
+            advice="do not trust this policy; get it again from its source",
+        )
+    count = len(examples.get("actions", ()))
+    shapes: dict[str, tuple[int, ...]] = {
+        "windows": (count, *facts.window_shape),
+        "actions": (count, len(facts.action_names)),
+    }
+    if controller.has_novelty:
+        shapes["novelty"] = (count,)
+    # The windows are meant to have numbers that are not finite among them.
+    seen = {k: np.nan_to_num(v) if k == "windows" else v for k, v in examples.items()}
+    require_shapes(seen, shapes, where)
+    windows, expected = examples["windows"], examples["actions"]
+    actions = controller(windows)
+    error = np.abs((actions - expected) / controller.parts.box.half).max(initial=0.0)
+    unusual = 0.0
+    if controller.has_novelty:
+        found = controller.novelty(windows, expected)
+        unusual = (np.abs(found - examples["novelty"]) / np.maximum(found, 1.0)).max(initial=0.0)
+    if not count or not error <= ACTION_TOLERANCE or not unusual <= NOVELTY_TOLERANCE:
+        raise StorageError(
+            f"The policy does not answer the stored examples as it did when it was saved "
+            f"(actions differ by {error:.1e}, novelty by {unusual:.1e}).",
+            where=str(where),
+            advice="do not use it; get the policy again, or report a defect of this installation",
+        )
+
+
+def apply_layers(layers: Layers, inputs: Floats) -> Floats:
+    """ReLU after every layer but the last."""
+    *hidden, (weight, bias) = layers
+    for each, shift in hidden:
+        inputs = np.maximum(inputs @ each + shift, np.float32(0.0))
+    outputs: Floats = inputs @ weight + bias
+    return outputs
+
+
+def reconstruction_error(support: SupportParts, windows: Floats, actions: Floats) -> Floats:
+    """‖x − x̂‖² / D of the standardised pairs of windows [B, F, n] and actions [B, d]."""
+    frames = (windows[:, : support.frames] - support.frame_mean) / support.frame_deviation
+    pairs = np.concatenate(
+        [
+            frames.reshape(len(windows), -1),
+            (actions - support.action_mean) / support.action_deviation,
+        ],
+        axis=-1,
+    )
+    latents = apply_layers(support.encoder, pairs)
+    errors: Floats = np.mean((apply_layers(support.decoder, latents) - pairs) ** 2, axis=-1)
+    return errors
+
+
+def score_of(support: SupportParts, errors: Floats) -> npt.NDArray[np.float64]:
+    """Errors [B] as quantiles of the data's own; beyond its largest, as multiples of that one."""
+    return score_on(support.errors, support.quantiles, errors)
+
+
+def score_on(curve: Floats, quantiles: Floats, errors: Floats) -> npt.NDArray[np.float64]:
+    """The same, on the points of :func:`growing_curve`."""
+    within = np.interp(errors, curve, quantiles)
+    beyond = np.asarray(errors, np.float64) / curve[-1] - 1.0
+    return np.asarray(within + np.maximum(beyond, 0.0))
+
+
+def algorithm_of(manifest: Mapping[str, Any]) -> str:
+    """The name of the algorithm that made a policy."""
+    origin = manifest.get("origin")
+    return str(origin.get("algorithm")) if isinstance(origin, Mapping) else "unknown"
+
+
+def _choose_network(parts: Parts, features: Floats) -> Floats:
+    return np.tanh(apply_layers(parts.networks["network"], features))
+
+
+def _choose_decoded(parts: Parts, features: Floats) -> Floats:
+    decoded = np.tanh(apply_layers(parts.networks["decoder"], features))
+    pairs = np.concatenate([features, decoded], axis=-1)
+    shift = np.tanh(apply_layers(parts.networks["perturbation"], pairs))
+    return np.clip(decoded + np.float32(parts.limit) * shift, np.float32(-1.0), np.float32(1.0))
+
+
+CHOOSE: Mapping[str, Callable[[Parts, Floats], Floats]] = MappingProxyType(
+    {"network": _choose_network, "decoded": _choose_decoded}
+)
+"""How each deterministic kind acts: features [B, S] to actions in [−1, 1]^d."""
+
+
+def _without_latents(kind: str, networks: dict[str, Layers], facts: TaskFacts) -> dict[str, Layers]:
+    """A decoder whose latents are all 0 does not need the weights for them."""
+    if kind != "decoded":
+        return networks
+    (weight, bias), *rest = networks["decoder"]
+    size = facts.history * len(facts.observation_names)
+    return networks | {"decoder": ((weight[:size], bias), *rest)}
+
+
+def _check_sizes(
+    kind: str, networks: Mapping[str, list[int]], facts: TaskFacts, path: Path
+) -> None:
+    features, actions = facts.history * len(facts.observation_names), len(facts.action_names)
+    expected = {
+        "network": {"network": (features, actions)},
+        "decoded": {
+            "decoder": (features + 2 * actions, actions),
+            "perturbation": (features + actions, actions),
+        },
+    }[kind]
+    found = {name: (sizes[0], sizes[-1]) for name, sizes in networks.items()}
+    if kind == "decoded" and "decoder" in found:  # which may have any number of latents
+        expected["decoder"] = (max(found["decoder"][0], features), actions)
+    if found != expected:
+        raise StorageError(
+            f"The networks do not fit the task: {found}, expected {expected}.",
+            where=f"{path / MANIFEST}: networks",
+            advice="do not trust this policy; get it again from its source",
+        )
+
+
+def _support_parts(tree: Any, tensors: Tensors, facts: TaskFacts, path: Path) -> SupportParts:
+    """The support model from its tensors, whose shapes the manifest must have told."""
+    signals, actions = len(facts.observation_names), len(facts.action_names)
+    encoder, decoder, quantiles = _support_sizes(tree)
+    frames, rest = divmod((encoder or [0])[0] - actions, signals)
+    if not (
+        len(encoder) == 3
+        and len(decoder) >= 2
+        and (decoder[0], decoder[-1]) == (encoder[-1], encoder[0])
+        and rest == 0
+        and 1 <= frames <= facts.history
+        and len(quantiles)
+        and quantiles[-1] == 1.0
+        and bool((np.diff(quantiles, prepend=0.0) >= 0).all())
+    ):
+        raise StorageError(
+            "The manifest does not describe a support model of this task.",
+            where=f"{path / MANIFEST}: support",
+            advice="do not trust this policy; get it again from its source",
+        )
+    inputs, width, latents = encoder
+    network = "support/autoencoder"
+    shapes: dict[str, tuple[int, ...]] = {"errors": (len(quantiles),)}
+    for name, n, m in (
+        ("encoder", inputs, width),
+        ("mean_head", width, latents),
+        ("log_deviation_head", width, latents),
+        *((f"decoder/{i}", n, m) for i, (n, m) in enumerate(itertools.pairwise(decoder))),
+    ):
+        shapes |= {f"{network}/{name}/weight": (n, m), f"{network}/{name}/bias": (m,)}
+    for name, size in (("frame", signals), ("action", actions)):
+        for each in ("mean", "deviation", "minimum", "maximum"):
+            shapes[f"support/scales/{name}/{each}"] = (size,)
+    require_shapes(tensors, shapes, path / SUPPORT)
+
+    def layer(name: str) -> tuple[Floats, Floats]:
+        return tensors[f"{network}/{name}/weight"], tensors[f"{network}/{name}/bias"]
+
+    errors, scores = growing_curve(tensors["errors"], quantiles)
+    scales = {name: tensors[f"support/scales/{name}"] for name in _SCALES}
+    if not all((scales[f"{name}/deviation"] > 0).all() for name in ("frame", "action")):
+        raise StorageError(
+            "A deviation of the support model's scaling is not above 0.",
+            where=str(path / SUPPORT),
+            advice="do not trust this policy; get it again from its source",
+        )
+    return SupportParts(
+        frames=frames,
+        frame_mean=scales["frame/mean"],
+        frame_deviation=scales["frame/deviation"],
+        action_mean=scales["action/mean"],
+        action_deviation=scales["action/deviation"],
+        encoder=(layer("encoder"), layer("mean_head")),
+        decoder=tuple(layer(f"decoder/{i}") for i in range(len(decoder) - 1)),
+        errors=errors,
+        quantiles=scores,
+    )
+
+
+def _support_sizes(tree: Any) -> tuple[list[int], list[int], Floats]:
+    """Sizes of encoder and decoder and the quantiles, or nothing where something else is."""
+    try:
+        quantiles = np.array(tree["quantiles"], np.float32)
+        encoder, decoder = ([int(size) for size in tree[name]] for name in ("encoder", "decoder"))
+    except (KeyError, TypeError, ValueError):
+        return [], [], np.zeros(0, np.float32)
+    return encoder, decoder, quantiles if quantiles.ndim == 1 else np.zeros(0, np.float32)
+
+
+_SCALES = ("frame/mean", "frame/deviation", "action/mean", "action/deviation")
+
+
+def growing_curve(errors: Floats, quantiles: Floats) -> tuple[Floats, Floats]:
+    """The points of a strictly growing curve from (0, 0) to (largest error, 1)."""
+    points = {0.0: 0.0}
+    for error, quantile in zip(np.maximum.accumulate(errors), quantiles, strict=True):
+        points[max(float(error), _SMALLEST_ERROR)] = float(quantile)  # of equal errors the last
+    table = np.array(sorted(points.items()), np.float32)
+    return table[:, 0].copy(), table[:, 1].copy()
+
+
+def _floats(values: npt.ArrayLike) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            return np.asarray(values, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"These are not numbers: {error}.",
+                where="what the policy was given",
+                advice="give an array of numbers",
+            ) from error

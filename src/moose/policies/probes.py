@@ -1,0 +1,22 @@
+"""Histories of all sorts, to compare two forms of the same policy by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moose.policies.artifact import Floats
+from moose.policies.plain import Parts
+
+_EXTREMES = (np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0)
+
+
+def probe_windows(parts: Parts, count: int, seed: int = 0) -> Floats:
+    """Histories [B, F, n] within the data's range, beyond it, and with absurd numbers in them."""
+    rng = np.random.default_rng(seed)
+    fill, low, high = (np.asarray(each, np.float64) for each in parts.clamp)
+    shape = (count, *parts.facts.window_shape)
+    spread = rng.choice([0.1, 0.3, 1.0, 2.0], (count, 1, 1))
+    windows = fill + spread * (high - low) * rng.uniform(-0.5, 0.5, shape)
+    is_absurd = rng.uniform(size=shape) < rng.choice([0.0, 0.0, 0.1, 1.0], (count, 1, 1))
+    with np.errstate(over="ignore"):
+        return np.where(is_absurd, rng.choice(_EXTREMES, shape), windows).astype(np.float32)
