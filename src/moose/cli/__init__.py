@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moose.cli import data, demo, diagnose, evaluate, export, train
+from moose.cli import data, demo, diagnose, evaluate, export, replay, train
 from moose.cli.options import DEBUG
 from moose.errors import UserError
 from moose.version import __version__
@@ -32,6 +32,7 @@ app.command("train")(train.train_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("diagnose")(diagnose.diagnose_command)
 app.command("export")(export.export_command)
+app.command("replay")(replay.replay_command)
 app.add_typer(data.app, name="data")
 
 
