@@ -1,4 +1,4 @@
-"""The page on training lists every setting of every algorithm, with its default, and every preset."""
+"""The page on training lists all settings of all algorithms, with defaults, and all presets."""
 
 from __future__ import annotations
 

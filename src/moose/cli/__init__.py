@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moose.cli import data, demo, diagnose, evaluate, export, replay, train
+from moose.cli import data, demo, diagnose, evaluate, export, replay, serve, train
 from moose.cli.options import DEBUG
 from moose.errors import UserError
 from moose.version import __version__
@@ -33,6 +33,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("diagnose")(diagnose.diagnose_command)
 app.command("export")(export.export_command)
 app.command("replay")(replay.replay_command)
+app.command("serve")(serve.serve_command)
 app.add_typer(data.app, name="data")
 
 
