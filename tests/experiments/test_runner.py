@@ -236,11 +236,12 @@ def test_seeds_together_give_what_each_alone_would_give_up_to_rounding():
     together = undisturbed("--seeds", "0,3", "--seeds-mode", "together")
     in_turn = undisturbed("--seeds", "0,3", "--seeds-mode", "in-turn")
     for seed in ("seed-0", "seed-3"):
-        policy = Path(seed) / "policy" / "tensors.safetensors"
-        ours, theirs = load_file(together / policy), load_file(in_turn / policy)
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+        for tensors in ("tensors.safetensors", "support.safetensors"):
+            policy = Path(seed) / "policy" / tensors
+            ours, theirs = load_file(together / policy), load_file(in_turn / policy)
+            assert ours.keys() == theirs.keys()
+            for name in ours:
+                np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
         for file in ("metrics.jsonl", "evaluations.jsonl"):
             one, other = (run_folder.read_lines(f / seed / file) for f in (together, in_turn))
             assert [line.keys() for line in one] == [line.keys() for line in other]
