@@ -28,6 +28,7 @@ LAYERS = (
     ("policies",),
     ("evaluation",),
     ("experiments",),
+    ("service",),
     ("cli",),
     ("__main__",),
 )

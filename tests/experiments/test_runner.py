@@ -16,6 +16,8 @@ from safetensors.numpy import load_file
 from moose.config import load_settings
 from moose.errors import ConfigError, RunError, StorageError
 from moose.experiments import run_folder, runner
+from moose.experiments.replay import read_log, replay
+from moose.policies.plain import load_policy as load_plain
 from runs import ROOM_FOR_MODELS_ONLY, log, moose, outcome, tiny_file, train, undisturbed
 
 KILLS = 20
@@ -48,6 +50,22 @@ def test_a_run_leaves_what_the_documentation_says():
     assert manifest.data.episodes == 4
     assert manifest.versions == runner.versions()
     assert runner.is_finished(folder)
+
+
+def test_the_policy_of_a_run_is_an_artifact():
+    folder = undisturbed()
+    manifest = run_folder.read_run(folder)
+    controller = load_plain(folder / "policy")
+    origin = controller.manifest["origin"]
+    assert origin["digest"] == manifest.digest
+    assert origin["data"]["fingerprint"] == manifest.data.fingerprint
+    assert origin["config"] == manifest.request.config
+    assert controller.facts.observation_names[0] == "setpoint"
+    # By the data's own measure, the log is familiar.
+    replayed, _ = replay(controller, read_log(str(log()), controller.facts))
+    novelty = np.concatenate([episode.logged_novelty for episode in replayed])
+    assert 0.3 < np.median(novelty) < 0.7
+    assert np.mean(novelty <= 1.001) > 0.7  # all of the training episodes
 
 
 # Interruptions
@@ -218,11 +236,12 @@ def test_seeds_together_give_what_each_alone_would_give_up_to_rounding():
     together = undisturbed("--seeds", "0,3", "--seeds-mode", "together")
     in_turn = undisturbed("--seeds", "0,3", "--seeds-mode", "in-turn")
     for seed in ("seed-0", "seed-3"):
-        policy = Path(seed) / "policy" / "tensors.safetensors"
-        ours, theirs = load_file(together / policy), load_file(in_turn / policy)
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
+        for tensors in ("tensors.safetensors", "support.safetensors"):
+            policy = Path(seed) / "policy" / tensors
+            ours, theirs = load_file(together / policy), load_file(in_turn / policy)
+            assert ours.keys() == theirs.keys()
+            for name in ours:
+                np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
         for file in ("metrics.jsonl", "evaluations.jsonl"):
             one, other = (run_folder.read_lines(f / seed / file) for f in (together, in_turn))
             assert [line.keys() for line in one] == [line.keys() for line in other]

@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moose.cli import check, data, demo, diagnose, evaluate, export, grid, task, train
+from moose.cli import (
+    check,
+    data,
+    demo,
+    diagnose,
+    evaluate,
+    export,
+    grid,
+    replay,
+    serve,
+    task,
+    train,
+)
 from moose.cli.options import DEBUG
 from moose.errors import UserError
 from moose.version import __version__
@@ -33,6 +45,8 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("diagnose")(diagnose.diagnose_command)
 app.command("check")(check.check_command)
 app.command("export")(export.export_command)
+app.command("replay")(replay.replay_command)
+app.command("serve")(serve.serve_command)
 app.add_typer(data.app, name="data")
 app.add_typer(grid.app, name="grid")
 app.add_typer(task.app, name="task")

@@ -1,0 +1,1 @@
+"""A policy behind HTTP, on this machine unless told otherwise."""

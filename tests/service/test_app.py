@@ -1,0 +1,170 @@
+"""The service: the guard's answers over HTTP, and nothing for those who may not ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from fastapi.testclient import TestClient
+
+from moose.cli.serve import require_token
+from moose.errors import ConfigError
+from moose.policies.guard import Guard, GuardSettings
+from moose.policies.plain import load_policy
+from moose.policies.policy import save_policy
+from moose.service.app import LARGEST_BODY, MOST_SESSIONS, make_app
+from policies import make_toy_policy
+
+HOME = "http://127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("service") / "policy"
+    save_policy(make_toy_policy(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def controller(folder):
+    return load_policy(folder)
+
+
+@pytest.fixture
+def client(controller):
+    return TestClient(make_app(controller, GuardSettings(novelty_limit=2.0)), base_url=HOME)
+
+
+def test_it_answers_as_the_guard_does(client, controller):
+    guard = Guard(controller, GuardSettings(novelty_limit=2.0))
+    for frame in ([0.1, 0.2, 0.3], [0.1, None, 0.4], [50.0, 50.0, -50.0]):
+        answer = client.post("/act", json={"observation": frame})
+        assert answer.status_code == 200
+        found, expected = answer.json(), guard.act(frame)
+        assert list(found["action"].values()) == expected.action.tolist()
+        assert (found["source"], found["novelty"]) == (expected.source, expected.novelty)
+        reasons = [each["reason"] for each in found["interventions"]]
+        assert reasons == [each.reason for each in expected.interventions]
+    text = b'{"session": "w", "observation": [NaN, 1e999, -Infinity]}'
+    is_json = {"Content-Type": "application/json"}
+    wild = client.post("/act", content=text, headers=is_json)
+    assert client.post("/act", content=b'{"x": NaN}', headers=is_json).status_code == 422
+    assert (wild.status_code, wild.json()["source"]) == (200, "fallback")
+    assert client.get("/live?session=w").json()["points"][0]["observation"] == [None] * 3
+    live = client.get("/live").json()
+    assert [point["step"] for point in live["points"]] == [0, 1, 2]
+    assert live["counts"] == dict(guard.counts)
+    text = client.get("/metrics").text
+    assert 'moose_steps_total{session="plant"} 3' in text
+    assert 'reason="sensor-held"} 1' in text
+    assert 'moose_requests_total{path="/act"} 4' in text
+    assert all(re.fullmatch(r"(# TYPE \w+ \w+)|([a-z_]+\{.*\} \S+)", x) for x in text.splitlines())
+
+
+def test_names_and_sessions(client):
+    named = {"lever": 0.3, "x": 0.1, "y": 0.2}
+    first = client.post("/act", json={"observation": [0.1, 0.2, 0.3]}).json()
+    other = client.post("/act", json={"session": "b", "observation": named}).json()
+    assert other == first  # the same, with a history of its own
+    assert client.get("/live?session=b").json()["sessions"] == ["plant", "b"]
+    assert client.post("/reset", json={"session": "b"}).status_code == 200
+    bad_reset = client.post("/reset", json={"last_action": [None, 1.0]})
+    assert (bad_reset.status_code, "finite" in bad_reset.json()["what"]) == (422, True)
+    wrong = client.post("/act", json={"observation": {"z": 1.0}})
+    assert (wrong.status_code, wrong.json()["what"]) == (422, "There is no signal 'z'.")
+    for i in range(MOST_SESSIONS + 5):
+        last = client.post("/act", json={"session": f"s{i}", "observation": [0, 0, 0]})
+    assert (last.status_code, "sessions already" in last.json()["what"]) == (422, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"observation": [1.0, 2.0]},
+        {"observation": "abc"},
+        {"observation": [1, 2, "x"]},
+        {"observation": [1, 2, 3], "more": 1},
+        {"observation": [1, 2, 3], "session": "a b"},
+        {"observation": [1, 2, 3], "session": "x" * 65},
+        {},
+    ],
+)
+def test_bad_requests_are_refused_and_change_nothing(client, body):
+    assert client.post("/act", json=body).status_code == 422
+    assert client.get("/live").json()["points"] == []
+
+
+def test_limits_of_size_host_and_token(client, controller):
+    long = b" " * (LARGEST_BODY + 1)
+    assert client.post("/act", content=long).status_code == 413
+    assert client.post("/act", content=iter([long[:-9], long])).status_code == 413  # chunked
+    assert client.get("/health", headers={"host": "evil.example"}).status_code == 400
+    guarded = TestClient(make_app(controller, token="t" * 20), base_url=HOME)
+    body = {"observation": [0, 0, 0]}
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "t" * 20}):
+        for path in ("/act", "/live", "/metrics", "/policy", "/openapi.json"):
+            refused = guarded.request("POST" if path == "/act" else "GET", path, headers=headers)
+            assert refused.status_code == 401, path
+    right = {"Authorization": "Bearer " + "t" * 20}
+    assert guarded.post("/act", json=body, headers=right).status_code == 200
+    assert guarded.get("/health").json()["status"] == "ok"
+    for host in ("0.0.0.0", "192.168.0.1", "example.org", "::"):  # noqa: S104
+        with pytest.raises(ConfigError, match="Other machines"):
+            require_token(host, None)
+        require_token(host, "t" * 16)
+    for host in ("127.0.0.1", "localhost", "::1"):
+        require_token(host, None)
+    with pytest.raises(ConfigError, match="characters"):
+        require_token("127.0.0.1", "short")
+
+
+def test_settings_that_do_not_fit_are_told_at_the_start(controller):
+    with pytest.raises(ConfigError, match="rates"):
+        make_app(controller, GuardSettings(action_rates=(1.0,)))
+
+
+def test_the_page_asks_nobody_else(client):
+    page, script = client.get("/"), client.get("/page.js")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for text in (page.text, script.text):
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "//" not in text.replace("// ", "")
+    assert client.get("/openapi.json").json()["paths"].keys() >= {"/act", "/reset", "/metrics"}
+
+
+def test_it_starts_on_this_machine_only_and_stops_gracefully(folder):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = "import moose.cli; moose.cli.main()"
+    command = [sys.executable, "-c", program, "serve", str(folder), "--port", str(port)]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(300):
+            try:
+                with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:  # noqa: S310
+                    assert json.load(answer)["status"] == "ok"
+                break
+            except urllib.error.URLError:
+                assert server.poll() is None, server.stderr.read()
+                time.sleep(0.1)
+        hexadecimal = f"{port:04X}"
+        with open("/proc/net/tcp") as table:
+            listening = [line.split()[1] for line in table if f":{hexadecimal} 0000" in line]
+        assert listening == [f"0100007F:{hexadecimal}"]
+    finally:
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate(timeout=60)
+    assert server.returncode in (0, -signal.SIGTERM), errors
+    assert "Traceback" not in errors
