@@ -39,7 +39,7 @@ CASES = {
             "dynamics": {"hidden": [16], "members": 2, "batch_size": 50, "learning_rate": 3e-3},
             "support": {"width": 16, "batch_size": 50},
             "search": {"hidden": [16], "updates": 120, "checks": 4, "start_states": 16}
-            | {"learning_rate": 3e-3, "return_weight": 0.9},
+            | {"learning_rate": 3e-3, "return_weight": 0.3, "starts": "any"},
         },
         metrics={
             "models": {"loss"},
