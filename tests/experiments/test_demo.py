@@ -11,11 +11,12 @@ from rich.console import Console
 from moose.experiments.demo import PICTURES, render, run_demo
 from moose.progress import JsonProgress
 
+# Sizes that no other test has: what the cache has fitted already, no progress is told of.
 TINY = (
     "dynamics.epochs=1",
-    "dynamics.hidden=[8]",
+    "dynamics.hidden=[9]",
     "support.epochs=1",
-    "support.width=8",
+    "support.width=9",
     "search.hidden=[8]",
     "search.updates=3",
     "search.start_states=4",

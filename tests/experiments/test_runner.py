@@ -264,6 +264,7 @@ def test_a_group_that_dies_at_any_write_of_a_seed_changes_nothing(tmp_path):
     assert {label.partition("seed-3/")[2] for label in seen.read_text().splitlines()} == {
         *(".tmp-manifest.json", "metrics.jsonl", "evaluations.jsonl"),
         *(".tmp-policy", ".tmp-policy/manifest.json", ".tmp-policy/tensors.safetensors"),
+        *(".tmp-policy/support.safetensors", ".tmp-policy/examples.safetensors"),
     }
     assert outcome(run) == outcome(undisturbed(*words))
 
