@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -112,6 +114,46 @@ def test_ray_is_an_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="needs the package 'ray'"):
         RayEngine(1, 1)
+
+
+OWN_CLUSTER = """
+import os, socket, subprocess, sys
+from moose.experiments.engines import RayEngine
+
+engine = RayEngine(1, 1)
+import ray
+
+try:
+    address = ray.get_runtime_context().gcs_address
+    call = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); print('inside')"
+    for token in (os.environ["RAY_AUTH_TOKEN"], "0" * 64):
+        tried = subprocess.run(
+            [sys.executable, "-c", call, address],
+            env=os.environ | {"RAY_AUTH_TOKEN": token},
+            capture_output=True,
+            text=True,
+        )
+        print("inside" if "inside" in tried.stdout else "refused")
+    with socket.socket() as probe:
+        print("dashboard" if probe.connect_ex(("127.0.0.1", 8265)) == 0 else "no dashboard")
+finally:
+    engine.stop()
+"""
+
+
+@pytest.mark.slow
+def test_only_who_has_the_token_enters_a_cluster_of_our_own():
+    if importlib.util.find_spec("ray") is None:
+        assert os.environ.get("CI") != "true", "Ray is missing: pip install 'moose-rl[ray]'"
+        pytest.skip("Ray is not installed")
+    ended = subprocess.run(
+        [sys.executable, "-c", OWN_CLUSTER],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.stdout.split("\n")[:3] == ["inside", "refused", "no dashboard"], ended.stderr
 
 
 def test_engines_have_names(tmp_path):
