@@ -92,6 +92,26 @@ def test_no_worker_outlives_its_engine(engine):
     assert not Path(f"/proc/{process}").exists()
 
 
+def test_an_interrupt_while_a_worker_is_born_leaves_no_orphan(engine, monkeypatch):
+    popen, born = subprocess.Popen, []
+
+    def interrupted_popen(*words, **manner):
+        born.append(popen(*words, **manner))
+        signal.raise_signal(signal.SIGINT)
+        return born[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted_popen)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.submit({"kind": "describe", "data": "ib/bad-0.2"})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert engine.processes == [born[0].pid]
+    engine.stop()
+    assert born[0].poll() is not None
+
+
 def test_a_run_that_is_worked_on_is_busy(tmp_path):
     from moose.experiments.run_folder import Request, locked
 

@@ -25,6 +25,7 @@ from moose.errors import RunError
 from moose.experiments.cost import estimate
 from moose.experiments.engines import Engine
 from moose.experiments.grid import Cell, Grid, next_to_start, plan_grid, share_key
+from moose.experiments.interrupts import interrupts_put_off
 from moose.experiments.run_folder import EVALUATIONS, read_evaluations, run_digest
 from moose.experiments.store import (
     LEASE,
@@ -209,7 +210,8 @@ class _Conductor:
         ):
             while self._start_what_can_be_started() or self._claimed:
                 for ticket, outcome in self._engine.wait(_LOOK_SECONDS):
-                    self._settle(self._claimed.pop(ticket), outcome)
+                    with interrupts_put_off():
+                        self._settle(self._claimed.pop(ticket), outcome)
                 self._keep_up()
                 counts = self._store.counts()
                 if counts != told:
@@ -244,16 +246,17 @@ class _Conductor:
         # Engines give a job to the first worker that has none, so that this is its number.
         taken = {claimed.worker for claimed in self._claimed.values()}
         worker = next(number for number in itertools.count() if number not in taken)
-        if not self._store.claim(run, self._owner, f"worker-{worker}", time):
-            return  # another conductor was quicker
         job: Job = {
             "kind": "train",
             "folder": str(self._folder(run)),
             "request": run.request,
             "cache": _text_of(self._cache),
         }
-        ticket = self._engine.submit(job)
-        self._claimed[ticket] = _Claimed(run, worker, time, run.evaluations)
+        with interrupts_put_off():  # what is claimed is known to be, and will be given back
+            if not self._store.claim(run, self._owner, f"worker-{worker}", time):
+                return  # another conductor was quicker
+            ticket = self._engine.submit(job)
+            self._claimed[ticket] = _Claimed(run, worker, time, run.evaluations)
 
     def _settle(self, claimed: _Claimed, outcome: Outcome) -> None:
         """Put in the books how a run ended."""

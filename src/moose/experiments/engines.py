@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from moose.errors import MissingExtraError, RunError
+from moose.experiments.interrupts import interrupts_put_off
 from moose.experiments.worker import CORES_VARIABLE, Job, Outcome, perform
 from moose.storage import named_os_errors
 
@@ -176,7 +177,8 @@ class _LocalWorker:
     def _start(self) -> None:
         if self._process is not None:
             self._close()
-        with open(self._log, "a", encoding="utf-8") as log:
+        # An interrupt between the birth of the process and its name would leave an orphan.
+        with interrupts_put_off(), open(self._log, "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "moose.experiments.worker"],
                 stdin=subprocess.PIPE,
