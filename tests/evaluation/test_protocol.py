@@ -134,6 +134,13 @@ def test_an_episode_stops_when_it_is_over_and_is_not_begun_again(is_terminated):
     assert not np.array_equal(first, other)
 
 
+def test_more_episodes_than_fit_side_by_side_are_played_in_groups():
+    many, _, _ = playing(Countdown, episodes=70)
+    few, _, _ = playing(Countdown, episodes=40)
+    assert many.shape == (70,)
+    np.testing.assert_array_equal(many[:40], few)
+
+
 def test_the_policy_sees_its_history_newest_first_and_has_a_key_of_its_own():
     seen = []
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import types
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
 
+import moose
+from moose.data.files import save_dataset
 from moose.data.normalize import measure
 from moose.envs.catalog import make_dataset
+from moose.envs.gymnasium_recipes import gymnasium_recipe_of
 from moose.envs.plants import make_industrial_benchmark
 from moose.envs.recipes import recipe_of
-from moose.errors import DataError, RunError
+from moose.errors import ConfigError, DataError, RunError
 from moose.evaluation.protocol import evaluate
 from moose.experiments.evaluate import (
     evaluate_run,
@@ -21,7 +25,16 @@ from moose.experiments.evaluate import (
     plant_of,
     tail_of_training,
 )
-from moose.experiments.run_folder import DataRecord, Manifest, Request, run_digest, write_run
+from moose.experiments.run_folder import (
+    DataRecord,
+    Manifest,
+    Request,
+    read_evaluations,
+    read_run,
+    run_digest,
+    write_run,
+)
+from moose.experiments.runner import begin_run, make_request, resume_run
 from moose.models.actor import choose_action, init_actor
 from moose.policies.policy import Policy, save_policy
 from moose.tasks.industrial_benchmark import make_task
@@ -148,6 +161,63 @@ def test_the_plant_is_that_of_the_provenance(monkeypatch):
     for provenance in ({}, {"plant": "toaster"}, {"plant": 3}):
         with pytest.raises(DataError, match="not known which plant"):
             plant_of(provenance)
+
+
+PENDULUM = {
+    "data": {"transitions": 400, "steps": 100},
+    "config": {"hidden": [8], "updates": 20, "checks": 10, "batch_size": 50},
+}
+
+
+@pytest.fixture(scope="module")
+def pendulum_run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pendulum")
+    log = place / "log"
+    save_dataset(make_dataset(gymnasium_recipe_of("gym/Pendulum-v1", **PENDULUM["data"])), log)
+    request = make_request(
+        str(log), algorithm="clone", settings=[PENDULUM["config"]], evaluation_episodes=3
+    )
+    begin_run(request, place / "run")
+    resume_run(place / "run", cache=place / "cache")
+    return place / "run"
+
+
+def test_a_run_on_a_gymnasium_data_set_is_watched_and_played_there(pendulum_run):
+    lines = read_evaluations(pendulum_run)
+    assert len(lines) == 11
+    assert all(len(line["returns"]) == 3 for line in lines)
+    result = evaluate_run(pendulum_run, episodes=4)
+    assert result["protocol"] == {"episodes": 4, "steps": 100, "discount": 0.99, "seed": 0}
+    policy, data = result["controllers"]
+    assert (policy["name"], data["name"]) == ("policy", "data")
+    assert -1700 < policy["mean"] < 0
+    # The same by hand: the same resets, one episode at a time.
+    controller = moose.load_policy(pendulum_run / "policy")
+    key = jax.random.fold_in(jax.random.key(30_000), 0)
+    environment, total = gymnasium.make("Pendulum-v1"), []
+    for episode in range(4):
+        seed = int(jax.random.bits(jax.random.fold_in(key, episode))) >> 1
+        frame, _ = environment.reset(seed=seed)
+        rewards = []
+        for _ in range(100):
+            frame, reward, *_ = environment.step(np.asarray(controller(frame[None]), np.float32))
+            rewards.append(reward)
+        total.append(np.sum(rewards * 0.99 ** np.arange(100)))
+    environment.close()
+    assert policy["mean"] == pytest.approx(np.mean(total), rel=1e-3)
+
+
+def test_another_environment_can_be_played_in_if_it_fits(pendulum_run):
+    result = evaluate_run(pendulum_run, episodes=2, steps=20, environment="gym/Pendulum-v1")
+    same = evaluate_run(pendulum_run, episodes=2, steps=20)
+    assert result["controllers"][0] == same["controllers"][0]
+    with pytest.raises(ConfigError, match="has 2 observations, and the policy was trained with 3"):
+        evaluate_run(pendulum_run, episodes=2, environment="gym/MountainCarContinuous-v0")
+
+
+def test_a_gymnasium_plant_is_no_function(pendulum_run):
+    with pytest.raises(RunError, match="not a function"):
+        plant_of(read_run(pendulum_run).data.provenance)
 
 
 def test_an_unfinished_run_is_told(tmp_path):

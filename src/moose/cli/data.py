@@ -52,15 +52,26 @@ def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
         is_cached = "yes" if row["is_cached"] else "no"
         table.add_row(row["name"], f"{row['expected_return']:.1f}", is_cached)
     Console().print(table)
+    typer.echo("\ngym/ID: any Gymnasium environment of that ID whose spaces are rows of numbers")
 
 
 @app.command("make")
 def make_command(
-    name: Annotated[str, typer.Argument(help="A name from 'moose data list'.")],
+    name: Annotated[
+        str, typer.Argument(help="A name from 'moose data list', or gym/ and an environment's.")
+    ],
     seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
-    episodes: Annotated[int, typer.Option(help="How many episodes.")] = 100,
-    steps: Annotated[int, typer.Option(help="Steps of each episode.")] = 1000,
-    setpoint: Annotated[float, typer.Option(help="The plant's setpoint, 0 to 100.")] = 70.0,
+    episodes: Annotated[
+        int | None, typer.Option(help="How many episodes (ib/…, default 100).")
+    ] = None,
+    transitions: Annotated[
+        int | None, typer.Option(help="How many transitions (gym/…, default 100,000).")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of each episode, at most.")] = 1000,
+    setpoint: Annotated[
+        float | None, typer.Option(help="The plant's setpoint, 0 to 100 (ib/…, default 70).")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Who acts (gym/…): random.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: the cache).")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the data set that is in the folder.")
@@ -76,10 +87,19 @@ def make_command(
     - `moose data make ib/bad-0.2`
 
     - `moose data make ib/global-1.0 --seed 3 --episodes 20 --out data/small`
+
+    - `moose data make gym/Pendulum-v1 --policy random --transitions 20000`
     """
     from moose.envs import recipes
 
-    recipe = recipes.recipe_of(name, seed=seed, episodes=episodes, steps=steps, setpoint=setpoint)
+    chosen = {
+        "episodes": episodes,
+        "transitions": transitions,
+        "setpoint": setpoint,
+        "policy": policy,
+    }
+    given = {option: value for option, value in chosen.items() if value is not None}
+    recipe = recipes.any_recipe_of(name, seed=seed, steps=steps, **given)
     if out is not None and out.exists() and not overwrite:
         raise StorageError(
             "There is something in this place already.",

@@ -21,6 +21,10 @@ def evaluate_command(
         typer.Option(help="Steps of an episode (default: as in training).", min=1, max=100_000),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resets.", min=0, max=2**31 - 1)] = 0,
+    env: Annotated[
+        str | None,
+        typer.Option(help="Play in this Gymnasium environment instead, such as gym/Pendulum-v1."),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     cache: Cache = None,
@@ -32,6 +36,8 @@ def evaluate_command(
     - `moose evaluate runs/first`
 
     - `moose evaluate runs/ten --episodes 5000 --json`
+
+    - `moose evaluate runs/mine --env gym/Pendulum-v1`
     """
     from moose.experiments.evaluate import evaluate_run, render
 
@@ -40,6 +46,7 @@ def evaluate_command(
         episodes=episodes,
         steps=steps,
         seed=seed,
+        environment=env,
         cache=cache,
         progress=progress_for(quiet),
         warn=lambda text: typer.echo(f"warning: {text}", err=True),

@@ -20,8 +20,17 @@ from moose.data.episodes import Episode
 from moose.data.files import load_dataset, save_dataset
 from moose.envs import behaviour
 from moose.envs.collect import Player, episode_keys, make_player
+from moose.envs.gymnasium_plants import make_gymnasium_dataset
+from moose.envs.gymnasium_recipes import GymnasiumRecipe, is_gymnasium
 from moose.envs.plants import make_industrial_benchmark
-from moose.envs.recipes import GENERATOR_VERSION, Recipe, cached_path, dataset_names, recipe_of
+from moose.envs.recipes import (
+    GENERATOR_VERSION,
+    AnyRecipe,
+    Recipe,
+    any_recipe_of,
+    cached_path,
+    dataset_names,
+)
 from moose.errors import ConfigError, UserError, nearest
 from moose.progress import SILENT, Progress
 from moose.storage import remove_stale_temporaries
@@ -39,7 +48,8 @@ def find_dataset(source: str, *, cache: Path | None = None, progress: Progress =
     """The data set in a folder, or the benchmark data set of that name.
 
     Args:
-        source: A folder, or one of :func:`~moose.envs.recipes.dataset_names`. A folder goes first.
+        source: A folder, one of :func:`~moose.envs.recipes.dataset_names`, or ``gym/`` and the
+            name of a Gymnasium environment. A folder goes first.
         cache: The cache folder; the user's own by default.
         progress: Whom to tell how far it is.
 
@@ -48,8 +58,8 @@ def find_dataset(source: str, *, cache: Path | None = None, progress: Progress =
     """
     if Path(source).is_dir():
         return load_dataset(source)
-    if source in dataset_names():
-        return cached_dataset(recipe_of(source), cache=cache, progress=progress)
+    if source in dataset_names() or is_gymnasium(source):
+        return cached_dataset(any_recipe_of(source), cache=cache, progress=progress)
     raise ConfigError(
         f"'{source}' is neither a folder nor the name of a benchmark data set.",
         where="data set",
@@ -59,7 +69,7 @@ def find_dataset(source: str, *, cache: Path | None = None, progress: Progress =
 
 
 def cached_dataset(
-    recipe: Recipe, *, cache: Path | None = None, progress: Progress = SILENT
+    recipe: AnyRecipe, *, cache: Path | None = None, progress: Progress = SILENT
 ) -> Dataset:
     """Load the recipe's data set from the cache, or make it and leave it there.
 
@@ -85,8 +95,8 @@ def cached_dataset(
     return dataset
 
 
-def make_dataset(recipe: Recipe, *, progress: Progress = SILENT) -> Dataset:
-    """Play the recipe's behaviour in the simulator.
+def make_dataset(recipe: AnyRecipe, *, progress: Progress = SILENT) -> Dataset:
+    """Play the recipe's behaviour in its simulator.
 
     Args:
         recipe: What to make.
@@ -95,6 +105,8 @@ def make_dataset(recipe: Recipe, *, progress: Progress = SILENT) -> Dataset:
     Returns:
         The data set; the same bits for the same recipe.
     """
+    if isinstance(recipe, GymnasiumRecipe):
+        return make_gymnasium_dataset(recipe, progress=progress)
     plant = make_industrial_benchmark(recipe.setpoint)
     return Dataset.from_episodes(
         _play(recipe, progress),

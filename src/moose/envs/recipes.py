@@ -1,7 +1,8 @@
 """What the benchmark data sets are: their names, recipes, expected returns and places in the cache.
 
 A name such as ``ib/bad-0.2`` stands for a :class:`Recipe`, from which :mod:`moose.envs.catalog`
-makes the data. Nothing here needs the simulator, so that a list of names comes at once.
+makes the data; the names of Gymnasium environments are in :mod:`moose.envs.gymnasium_recipes`.
+Nothing here needs a simulator, so that a list of names comes at once.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import os
 import re
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import platformdirs
 from pydantic import Field, model_validator
 
 from moose.config import Settings, build_settings, digest
+from moose.envs.gymnasium_recipes import GymnasiumRecipe, gymnasium_recipe_of, is_gymnasium
 from moose.errors import ConfigError, nearest
 
 CACHE_VARIABLE = "MOOSE_CACHE"
@@ -58,6 +60,8 @@ _LARGEST = 100_000_000
 class Recipe(Settings):
     """All that determines a data set of the Industrial Benchmark."""
 
+    generator_version: ClassVar[int] = GENERATOR_VERSION
+
     behaviour: Literal["bad", "mediocre", "optimized", "global"]
     """Which policy collected it; global means random actions only."""
     epsilon: float = Field(ge=0.0, le=1.0)
@@ -81,6 +85,14 @@ class Recipe(Settings):
                 f"at most {_LARGEST} transitions fit into one data set"
             )
         return self
+
+    @property
+    def label(self) -> str:
+        """What to call it in the name of a folder."""
+        return f"ib-{self.behaviour}-{self.epsilon}"
+
+
+AnyRecipe = Recipe | GymnasiumRecipe
 
 
 def dataset_names() -> tuple[str, ...]:
@@ -122,11 +134,17 @@ def expected_return(recipe: Recipe) -> float | None:
     return EXPECTED_RETURNS.get((recipe.behaviour, recipe.epsilon))
 
 
-def cached_path(recipe: Recipe, cache: Path | None = None) -> Path:
+def any_recipe_of(name: str, **changes: object) -> AnyRecipe:
+    """The recipe that a name of either kind of data set stands for."""
+    return (
+        gymnasium_recipe_of(name, **changes) if is_gymnasium(name) else recipe_of(name, **changes)
+    )
+
+
+def cached_path(recipe: AnyRecipe, cache: Path | None = None) -> Path:
     """Where the cache keeps this recipe's data set."""
-    label = f"ib-{recipe.behaviour}-{recipe.epsilon}"
     folder = cache if cache is not None else cache_folder()
-    return folder / "datasets" / f"{label}-{digest(recipe, GENERATOR_VERSION)}"
+    return folder / "datasets" / f"{recipe.label}-{digest(recipe, recipe.generator_version)}"
 
 
 def cache_folder() -> Path:

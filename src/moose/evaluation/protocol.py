@@ -29,7 +29,9 @@ STEPS = 100
 DISCOUNT = 0.97
 """The published figures of the Industrial Benchmark sum 100 steps with this discount."""
 
-Evaluator = Callable[[Params, Key], jax.Array]
+_MOST_LANES = 32
+
+Evaluator = Callable[[Params, Key], jax.Array | npt.NDArray[np.float64]]
 """``measure(params, key) -> returns [episodes]``."""
 
 
@@ -62,7 +64,7 @@ def evaluate(
     measure = make_evaluator(
         plant, act, history=history, episodes=episodes, steps=steps, discount=discount
     )
-    return measure(params, key)
+    return jnp.asarray(measure(params, key))
 
 
 def make_evaluator(
@@ -98,7 +100,7 @@ def make_evaluator(
 
 
 class GymnasiumEvaluator:
-    """:func:`make_evaluator` for plants that are Gymnasium environments, all episodes side by side.
+    """:func:`make_evaluator` for plants that are Gymnasium environments, played side by side.
 
     An episode ends for good when it is terminated or truncated. The resets' seeds and the policy's
     keys are derived from the episodes' keys, so that policies that are compared by the same key
@@ -131,7 +133,8 @@ class GymnasiumEvaluator:
             raise MissingExtraError("gymnasium", "gym", "Playing in a Gymnasium environment")
         from gymnasium.vector import SyncVectorEnv  # noqa: PLC0415 (an optional dependency)
 
-        self._environments = SyncVectorEnv([make_environment] * episodes)
+        self._lanes = min(episodes, _MOST_LANES)
+        self._environments = SyncVectorEnv([make_environment] * self._lanes)
         space = self._environments.single_observation_space
         if space.shape is None or len(space.shape) != 1:
             self.close()
@@ -147,11 +150,15 @@ class GymnasiumEvaluator:
 
     def __call__(self, params: Params, key: Key) -> npt.NDArray[np.float64]:
         """The discounted return of each episode."""
-        keys = episode_keys(key, 0, self._episodes)
+        firsts = range(0, self._episodes, self._lanes)
+        groups = [self._play(params, episode_keys(key, first, self._lanes)) for first in firsts]
+        return np.concatenate(groups)[: self._episodes]
+
+    def _play(self, params: Params, keys: Key) -> npt.NDArray[np.float64]:
         seeds = np.asarray(jax.vmap(jax.random.bits)(keys)) >> 1
         frames, _ = self._environments.reset(seed=[int(seed) for seed in seeds])
         window = np.repeat(np.asarray(frames, np.float32)[:, None], self._history, axis=1)
-        returns, is_playing = np.zeros(self._episodes), np.ones(self._episodes, np.bool_)
+        returns, is_playing = np.zeros(self._lanes), np.ones(self._lanes, np.bool_)
         for step, weight in enumerate(self._weights):
             # The number that the compiled loop folds in for the policy's own randomness.
             actions = self._act(params, window, self._keys_of_step(keys, 1 + 2 * step))

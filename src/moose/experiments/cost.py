@@ -23,7 +23,8 @@ import numpy as np
 from moose.algorithms.registry import find_algorithm
 from moose.config import build_settings
 from moose.envs import catalog
-from moose.experiments.evaluate import evaluation_key, make_act, make_measure, plant_of
+from moose.evaluation.protocol import Evaluator
+from moose.experiments.evaluate import evaluation_key, make_act, make_measure
 from moose.experiments.run_folder import Request
 from moose.experiments.runner import key_of
 from moose.progress import Stage
@@ -71,7 +72,7 @@ def measure_cost(request: Request, *, cache: Path | None = None) -> dict[str, An
     evaluation = 0.0
     if request.evaluation_episodes:
         measure = make_measure(
-            plant_of(dataset.provenance),
+            dataset.provenance,
             make_act(task),
             task,
             request.evaluation_episodes,
@@ -203,10 +204,10 @@ class _SkippingJournal:
             raise _EnoughSeenError
 
 
-def _second_call_seconds(measure: Callable[..., jax.Array], actor: object) -> float:
-    measure(actor, evaluation_key(0)).block_until_ready()  # compiles
+def _second_call_seconds(measure: Evaluator, actor: object) -> float:
+    np.asarray(measure(actor, evaluation_key(0)))  # compiles
     begun = time.process_time()
-    measure(actor, evaluation_key(1)).block_until_ready()
+    np.asarray(measure(actor, evaluation_key(1)))
     return time.process_time() - begun
 
 

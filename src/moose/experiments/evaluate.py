@@ -6,6 +6,8 @@ sum of the rewards. Nothing here feeds back into training.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,17 @@ from rich.text import Text
 from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.envs import catalog, recipes
+from moose.envs.gymnasium_plants import columns_of, make_environment
+from moose.envs.gymnasium_recipes import PREFIX, gymnasium_recipe_of
 from moose.envs.plants import make_industrial_benchmark
-from moose.errors import RunError, UserError
-from moose.evaluation.protocol import DISCOUNT, STEPS, Evaluator, make_evaluator
+from moose.errors import ConfigError, RunError, UserError
+from moose.evaluation.protocol import (
+    DISCOUNT,
+    STEPS,
+    Evaluator,
+    GymnasiumEvaluator,
+    make_evaluator,
+)
 from moose.evaluation.statistics import mean_with_error, tail_values, tenth_percentile
 from moose.experiments.journal import RunJournal, Warn, require_finite
 from moose.experiments.run_folder import (
@@ -39,6 +49,7 @@ from moose.models.actor import AnyActor
 from moose.policies.policy import Policy, load_policy
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST
+from moose.tasks import gymnasium_task
 from moose.tasks.registry import task_of
 from moose.tasks.task import Task
 from moose.types import Act, Key, Params, Plant
@@ -65,9 +76,7 @@ def make_observer(
     """
     measure = None
     if episodes:
-        measure = make_measure(
-            plant_of(dataset.provenance), make_act(task), task, episodes, task.horizon
-        )
+        measure = make_measure(dataset.provenance, make_act(task), task, episodes, task.horizon)
 
     def observe(step: int, actor: AnyActor) -> None:
         require_finite(actor, "the policy", f"stage '{POLICY}', step {step}")
@@ -91,6 +100,7 @@ def evaluate_run(
     episodes: int = 1000,
     steps: int | None = None,
     seed: int = 0,
+    environment: str | None = None,
     cache: Path | None = None,
     progress: Progress = SILENT,
     warn: Warn = lambda text: None,
@@ -102,6 +112,8 @@ def evaluate_run(
         episodes: Episodes that each policy plays, at least two; all play the same ones.
         steps: Steps of an episode; the task's horizon by default.
         seed: Seed of the resets.
+        environment: ``gym/`` and the name of the Gymnasium environment to play in; the plant that
+            the data come from by default.
         cache: Cache of data sets; the user's own by default.
         progress: Whom to tell.
         warn: Called with a sentence when something has to be left out.
@@ -113,7 +125,8 @@ def evaluate_run(
     manifest = read_run(folder)
     places = seed_folders(folder, manifest)
     policies = _final_policies(folder, places)
-    task, plant = task_of(manifest.data.provenance), plant_of(manifest.data.provenance)
+    task = task_of(manifest.data.provenance)
+    plant = manifest.data.provenance if environment is None else _provenance_of(environment, task)
     steps, discount = steps or task.horizon, task.discount
     dataset = _data_if_there(manifest, cache, progress, warn)
     key = jax.random.fold_in(jax.random.key(_FINAL_RESETS), seed)
@@ -201,13 +214,19 @@ def render(result: Mapping[str, Any]) -> RenderableType:
 
 
 def plant_of(provenance: Mapping[str, Any]) -> Plant:
-    """The true plant behind a benchmark data set, for evaluation."""
+    """The true plant behind a benchmark data set, as functions, for evaluation."""
     task = task_of(provenance)  # says so if there is none
     if task.definition is not None:
         raise RunError(
             f"There is no simulator of the plant '{task.name}'.",
             where="evaluation in the true plant",
             advice="judge the run from its log instead: moose diagnose RUN",
+        )
+    if provenance["plant"] == gymnasium_task.PLANT:
+        raise RunError(
+            f"The plant '{task.name}' is not a function that can be compiled.",
+            where="evaluation in the true plant",
+            advice="play in it with 'moose evaluate'",
         )
     recipe = _recipe_of(provenance)
     return make_industrial_benchmark(recipe.setpoint if recipe else recipes.EXPECTED_SETPOINT)
@@ -236,11 +255,49 @@ def evaluation_key(step: int) -> Key:
     return jax.random.fold_in(jax.random.key(_TRAINING_RESETS), step)
 
 
-def make_measure(plant: Plant, act: Act, task: Task, episodes: int, steps: int) -> Evaluator:
-    """Play ``act`` by the task's history and discount."""
-    return make_evaluator(
-        plant, act, history=task.history, episodes=episodes, steps=steps, discount=task.discount
-    )
+def make_measure(
+    provenance: Mapping[str, Any], act: Act, task: Task, episodes: int, steps: int
+) -> Evaluator:
+    """Play ``act`` in the plant that data come from, by the task's history and discount.
+
+    Args:
+        provenance: Of the data; it names the plant.
+        act: The policy, ``act(params, window, key)``.
+        task: The task.
+        episodes: How many episodes to play.
+        steps: Steps of each episode.
+
+    Returns:
+        A function of the policy's parameters and a key.
+    """
+    protocol: dict[str, Any] = {
+        "history": task.history,
+        "episodes": episodes,
+        "steps": steps,
+        "discount": task.discount,
+    }
+    if provenance.get("plant") != gymnasium_task.PLANT:
+        return make_evaluator(plant_of(provenance), act, **protocol)
+    name = gymnasium_recipe_of(f"{PREFIX}{provenance.get('environment')}").environment
+    return GymnasiumEvaluator(functools.partial(make_environment, name), act, **protocol)
+
+
+def _provenance_of(environment: str, task: Task) -> dict[str, Any]:
+    """What data of this environment would name as their origin, if it fits the task."""
+    name = gymnasium_recipe_of(environment).environment
+    with contextlib.closing(make_environment(name)) as made:
+        columns = columns_of(made)
+    for what, found, wanted in (
+        ("observations", columns.observation_names, task.observation_names),
+        ("actions", columns.action_names, task.action_names),
+    ):
+        if len(found) != len(wanted):
+            raise ConfigError(
+                f"It has {len(found)} {what}, and the policy was trained with {len(wanted)}.",
+                where=f"environment '{environment}'",
+                advice="choose the environment that the log comes from",
+            )
+    return {"plant": gymnasium_task.PLANT, "environment": name}
 
 
 def _final_policies(folder: Path, places: Mapping[int, Path]) -> dict[int, Policy]:

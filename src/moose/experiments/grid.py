@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from moose.config import Settings, build_settings, read_yaml
+from moose.envs.gymnasium_recipes import is_gymnasium
 from moose.envs.recipes import dataset_names
 from moose.errors import ConfigError, UserError, nearest
 from moose.experiments.run_folder import Request
@@ -144,7 +145,8 @@ def plan_grid(grid: Grid, source: str) -> list[Cell]:
         episodes = block.evaluation_episodes
         episodes = grid.evaluation_episodes if episodes is None else episodes
         for data in block.data:
-            if not os.path.isdir(data) and data not in dataset_names():
+            is_name = data in dataset_names() or is_gymnasium(data)
+            if not os.path.isdir(data) and not is_name:
                 problems[
                     f"blocks.{number}.data: '{data}' is neither a folder nor the name of a data "
                     f"set; {nearest(data, dataset_names())}"

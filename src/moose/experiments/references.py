@@ -10,7 +10,7 @@ import numpy as np
 
 from moose.envs import catalog
 from moose.evaluation.statistics import mean_with_error
-from moose.experiments.evaluate import evaluation_key, make_hold, make_measure, plant_of
+from moose.experiments.evaluate import evaluation_key, make_hold, make_measure
 from moose.progress import SILENT, Progress
 from moose.tasks.registry import task_of
 
@@ -41,8 +41,7 @@ def describe_data(
     hold: list[float] = []
     if episodes:
         action = task.hold_action or [float(value) for value in dataset.actions.mean(axis=0)]
-        plant = plant_of(dataset.provenance)
-        measure = make_measure(plant, make_hold(action), task, episodes, task.horizon)
+        measure = make_measure(dataset.provenance, make_hold(action), task, episodes, task.horizon)
         hold = [
             float(np.mean(np.asarray(measure(None, evaluation_key(number)), np.float64)))
             for number in range(EVALUATIONS)

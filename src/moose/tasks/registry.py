@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from moose.errors import ConfigError, DataError, nearest
-from moose.tasks import industrial_benchmark
+from moose.tasks import gymnasium_task, industrial_benchmark
 from moose.tasks.task import Task
 from moose.tasks.task_file import task_of_definition
 
@@ -30,6 +30,8 @@ def task_of(provenance: Mapping[str, Any]) -> Task:
     if "task" in provenance:
         return task_of_definition(provenance["task"], "the data set's provenance")
     plant = str(provenance.get("plant"))
+    if plant == gymnasium_task.PLANT:
+        return gymnasium_task.task_of_environment(provenance)
     if plant not in TASKS:
         raise DataError(
             "It is not known which plant this data set comes from.",

@@ -1,0 +1,76 @@
+"""Data sets of Gymnasium environments: what a name such as ``gym/Pendulum-v1`` stands for.
+
+Nothing here needs Gymnasium, so that names can be told apart without it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from moose.config import Settings, build_settings
+from moose.errors import ConfigError
+
+PREFIX = "gym/"
+GENERATOR_VERSION = 1
+"""To be raised when the same recipe would give other bits."""
+
+# Gymnasium imports what stands before a colon. A data set may come from anyone, so that its
+# environment has to be one that is registered by then.
+_ENVIRONMENT = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?")
+
+
+class GymnasiumRecipe(Settings):
+    """All that determines a data set of a Gymnasium environment, besides the library's version."""
+
+    generator_version: ClassVar[int] = GENERATOR_VERSION
+
+    environment: str
+    """The environment's registered name, with its version."""
+    policy: Literal["random"] = "random"
+    """Who acts: ``random`` draws actions uniformly within their bounds."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of all randomness."""
+    transitions: int = Field(default=100_000, ge=1, le=100_000_000)
+    """How many transitions; the last episode is cut where they are reached."""
+    steps: int = Field(default=1000, ge=1, le=1_000_000)
+    """Steps of an episode at most; most environments end it earlier themselves."""
+
+    @field_validator("environment")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        if not _ENVIRONMENT.fullmatch(value):
+            raise ValueError("must be the registered name of an environment, such as Pendulum-v1")
+        return value
+
+    @property
+    def label(self) -> str:
+        """What to call it in the name of a folder."""
+        return f"gym-{self.environment.replace('/', '-')}-{self.policy}"
+
+
+def is_gymnasium(name: str) -> bool:
+    """Whether a data set's name stands for a Gymnasium environment."""
+    return name.startswith(PREFIX)
+
+
+def gymnasium_recipe_of(name: str, **changes: object) -> GymnasiumRecipe:
+    """The recipe that a name stands for.
+
+    Args:
+        name: ``gym/`` and the name of an environment.
+        **changes: Fields of the recipe that differ from its defaults.
+
+    Returns:
+        The recipe.
+    """
+    if not is_gymnasium(name) or not _ENVIRONMENT.fullmatch(name.removeprefix(PREFIX)):
+        raise ConfigError(
+            f"'{name}' is not the name of a Gymnasium environment.",
+            where="data set name",
+            advice="write gym/ and its registered name with the version, such as gym/Pendulum-v1",
+        )
+    environment = name.removeprefix(PREFIX)
+    return build_settings(GymnasiumRecipe, {"environment": environment, **changes})
