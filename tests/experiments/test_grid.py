@@ -163,9 +163,6 @@ def test_the_ready_grids_are_those_of_the_paper():
     assert {file.stem for file in READY} >= {"table1", "table2", "table2-lite", "rivals"}
 
 
-def test_gymnasium_data_sets_have_names_too(tmp_path):
-    block = {"data": ["gym/Pendulum-v1"], "algorithms": [{"name": "clone"}], "seeds": [0]}
-    file = tmp_path / "grid.yaml"
-    file.write_text(json.dumps({"name": "gym", "blocks": [block]}))
-    (cell,) = plan_grid(read_grid(file), str(file))
+def test_gymnasium_data_sets_have_names_too():
+    (cell,) = plan(block(data=["gym/Pendulum-v1"]))
     assert cell.data == "gym/Pendulum-v1"
