@@ -22,7 +22,8 @@ os.environ["MPLCONFIGDIR"] = str(_FOLDER / "matplotlib")
 # folder that several write to may be read half-written.
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "first")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_FOLDER / f"compiled-{_WORKER}")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["COLUMNS"] = "120"
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(_name, None)
