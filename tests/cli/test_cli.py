@@ -14,7 +14,7 @@ import typer
 
 from moose.cli import app, main
 from moose.data.files import load_dataset
-from moose.envs import recipes
+from moose.envs import mujoco, recipes
 from moose.version import __version__
 
 SMALL = ["--episodes", "3", "--steps", "30", "--quiet"]
@@ -118,7 +118,7 @@ def test_list_shows_the_data_sets_and_the_cache(moose, tmp_path):
 
     code, out, _ = moose("data", "list", "--json", "--cache", tmp_path)
     rows = json.loads(out)
-    assert [row["name"] for row in rows] == list(recipes.dataset_names())
+    assert [row["name"] for row in rows] == [*recipes.dataset_names(), *mujoco.dataset_names()]
     # Only the data set as the name alone describes it counts.
     assert not any(row["is_cached"] for row in rows)
     os.makedirs(rows[0]["path"])

@@ -25,18 +25,23 @@ def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
 
     - `moose data list --json`
     """
-    from moose.envs import recipes
+    from moose.envs import mujoco, recipes
 
     rows: list[dict[str, Any]] = []
-    for name in recipes.dataset_names():
-        recipe = recipes.recipe_of(name)
+    for name in (*recipes.dataset_names(), *mujoco.dataset_names()):
+        recipe = recipes.any_recipe_of(name)
         path = recipes.cached_path(recipe, cache)
+        if isinstance(recipe, recipes.Recipe):
+            behaviour, epsilon = str(recipe.behaviour), recipe.epsilon
+            expected = recipes.expected_return(recipe)
+        else:
+            behaviour, epsilon, expected = recipe.policy, recipe.random_share, None
         rows.append(
             {
                 "name": name,
-                "behaviour": recipe.behaviour,
-                "epsilon": recipe.epsilon,
-                "expected_return": recipes.expected_return(recipe),
+                "behaviour": behaviour,
+                "epsilon": epsilon,
+                "expected_return": expected,
                 "is_cached": path.exists(),
                 "path": str(path),
             }
@@ -50,7 +55,8 @@ def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
     table.add_column("in cache")
     for row in rows:
         is_cached = "yes" if row["is_cached"] else "no"
-        table.add_row(row["name"], f"{row['expected_return']:.1f}", is_cached)
+        known = row["expected_return"]
+        table.add_row(row["name"], "–" if known is None else f"{known:.1f}", is_cached)
     Console().print(table)
     typer.echo("\ngym/ID: any Gymnasium environment of that ID whose spaces are rows of numbers")
 
@@ -71,7 +77,7 @@ def make_command(
     setpoint: Annotated[
         float | None, typer.Option(help="The plant's setpoint, 0 to 100 (ib/…, default 70).")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Who acts (gym/…): random.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Who acts (gym/…): random or expert.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: the cache).")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the data set that is in the folder.")
@@ -132,6 +138,42 @@ def make_command(
             f"{name}: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
             f"\nfolder:      {path}\nfingerprint: {dataset.fingerprint}"
         )
+
+
+@app.command("expert")
+def expert_command(
+    name: Annotated[str, typer.Argument(help="Such as mujoco/hopper or gym/Pendulum-v1.")],
+    out: Annotated[Path, typer.Option(help="Folder of the expert, its curve and checkpoints.")],
+    seed: Annotated[int, typer.Option(help="Seed of all randomness.")] = 0,
+    steps: Annotated[int, typer.Option(help="Steps of the environment.")] = 1_000_000,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="One setting, such as noise=0.3.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train an expert online with DDPG, for data sets of its noisy play; the same command goes on.
+
+    For example:
+
+    - `moose data expert mujoco/hopper --out experts/hopper`
+
+    - `moose data expert mujoco/swimmer --seed 1 --set noise=0.3 --out experts/swimmer`
+    """
+    from moose.config import load_settings
+    from moose.envs.gymnasium_recipes import environment_of
+    from moose.experiments.expert import ExpertSettings, train_expert
+
+    base = {"environment": environment_of(name), "seed": seed, "steps": steps}
+    chosen = load_settings(ExpertSettings, base=base, overrides=settings or ())
+    summary = train_expert(chosen, out, progress=progress_for(quiet))
+    if as_json:
+        print_json(summary)
+        return
+    typer.echo(
+        f"{name}: return {summary['return']:.1f} ± {summary['deviation']:.1f} "
+        f"over {summary['episodes']} episodes\nfolder: {out}"
+    )
 
 
 @app.command("import")

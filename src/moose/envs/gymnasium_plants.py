@@ -9,7 +9,8 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from moose.config import settings_tree
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
+from moose.envs import mujoco
+from moose.envs.experts import find_expert
 from moose.envs.gymnasium_recipes import GENERATOR_VERSION, PREFIX, GymnasiumRecipe
 from moose.errors import ConfigError, MissingExtraError, nearest
 from moose.progress import SILENT, Progress
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     import gymnasium
 
 _OWN = "moose/"
+
+Behaviour = Callable[[npt.NDArray[np.float64], np.random.Generator], npt.NDArray[Any]]
+"""``behave(frame, rng) -> action``."""
 
 
 class Columns(NamedTuple):
@@ -66,12 +72,15 @@ def make_environment(name: str) -> gymnasium.Env[Any, Any]:
             "(those of other packages are not known: no foreign code is loaded by name)",
         )
     try:
-        environment = gymnasium.make(name)
+        with warnings.catch_warnings():
+            # The versions that published figures were made with count as outdated.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            environment = gymnasium.make(name)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(
             f"The environment cannot be made: {error}",
             where=where,
-            advice="install what it needs, or choose another version of it",
+            advice="install what it needs (MuJoCo: the extra 'mujoco'), or choose another",
         ) from error
     _require_numbers(environment, where)
     return environment
@@ -81,9 +90,11 @@ def columns_of(environment: gymnasium.Env[Any, Any]) -> Columns:
     """Names of the numbers that an environment shows and takes, and the bounds of the latter."""
     space: Any = environment.action_space
     size = int(np.prod(environment.observation_space.shape or (0,)))
+    name = environment.spec.id if environment.spec else ""
+    numbered = tuple(f"observation_{i}" for i in range(size))
     return Columns(
-        tuple(f"observation_{i}" for i in range(size)),
-        tuple(f"action_{i}" for i in range(space.shape[0])),
+        mujoco.OBSERVATION_NAMES.get(name, numbered),
+        mujoco.ACTION_NAMES.get(name, tuple(f"action_{i}" for i in range(space.shape[0]))),
         tuple(map(float, space.low)),
         tuple(map(float, space.high)),
     )
@@ -131,27 +142,47 @@ def versions_of_plants() -> dict[str, str]:
 def _play(
     environment: gymnasium.Env[Any, Any], recipe: GymnasiumRecipe, progress: Progress
 ) -> Iterator[Episode]:
-    space: Any = environment.action_space
+    behave = _behaviour_of(recipe, environment.action_space)
     left, number = recipe.transitions, 0
     with progress.stage("transitions", recipe.transitions) as stage:
         while left:
             rng = np.random.default_rng((recipe.seed, number))
             most = min(left, recipe.steps)
-            episode = _play_episode(environment, space, rng, most)
+            episode = _play_episode(environment, behave, rng, most)
             length = len(np.asarray(episode.actions))
             yield episode
             stage.advance(length)
             left, number = left - length, number + 1
 
 
+def _behaviour_of(recipe: GymnasiumRecipe, space: Any) -> Behaviour:
+    """Who acts, in the environment's own units."""
+
+    def draw(frame: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[Any]:
+        return np.asarray(rng.uniform(space.low, space.high), space.dtype)
+
+    if recipe.policy == "random":
+        return draw
+    expert = find_expert(recipe.environment)
+    middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
+
+    def demonstrate(frame: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[Any]:
+        if rng.uniform() < recipe.random_share:
+            return draw(frame, rng)
+        chosen = expert.act(frame) + rng.normal(0.0, recipe.noise, space.shape)
+        return np.asarray(middle + half * np.clip(chosen, -1.0, 1.0), space.dtype)
+
+    return demonstrate
+
+
 def _play_episode(
-    environment: gymnasium.Env[Any, Any], space: Any, rng: np.random.Generator, most: int
+    environment: gymnasium.Env[Any, Any], behave: Behaviour, rng: np.random.Generator, most: int
 ) -> Episode:
     frame, _ = environment.reset(seed=int(rng.integers(2**31)))
     frames, actions, rewards = [_row(frame)], [], []
     terminated = truncated = False
     while not (terminated or truncated):
-        action = rng.uniform(space.low, space.high).astype(space.dtype)
+        action = behave(frames[-1], rng)
         frame, reward, terminated, truncated, _ = environment.step(action)
         frames.append(_row(frame))
         actions.append(action)

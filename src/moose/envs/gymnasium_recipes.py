@@ -1,4 +1,4 @@
-"""Data sets of Gymnasium environments: what a name such as ``gym/Pendulum-v1`` stands for.
+"""Data sets of Gymnasium environments: what ``gym/Pendulum-v1`` and ``mujoco/hopper`` stand for.
 
 Nothing here needs Gymnasium, so that names can be told apart without it.
 """
@@ -6,12 +6,14 @@ Nothing here needs Gymnasium, so that names can be told apart without it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from moose.config import Settings, build_settings
-from moose.errors import ConfigError
+from moose.envs import mujoco
+from moose.errors import ConfigError, nearest
 
 PREFIX = "gym/"
 GENERATOR_VERSION = 1
@@ -29,8 +31,13 @@ class GymnasiumRecipe(Settings):
 
     environment: str
     """The environment's registered name, with its version."""
-    policy: Literal["random"] = "random"
-    """Who acts: ``random`` draws actions uniformly within their bounds."""
+    policy: Literal["random", "expert"] = "random"
+    """Who acts: ``random`` draws actions uniformly within their bounds, ``expert`` is a trained
+    policy that comes with the program and makes mistakes."""
+    random_share: float = Field(default=0.3, ge=0.0, le=1.0)
+    """How often the expert's action is replaced by a random one."""
+    noise: float = Field(default=0.3, ge=0.0)
+    """Deviation of what is added to the expert's other actions, in half widths of their bounds."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of all randomness."""
     transitions: int = Field(default=100_000, ge=1, le=100_000_000)
@@ -53,19 +60,22 @@ class GymnasiumRecipe(Settings):
 
 def is_gymnasium(name: str) -> bool:
     """Whether a data set's name stands for a Gymnasium environment."""
-    return name.startswith(PREFIX)
+    return name.startswith((PREFIX, mujoco.PREFIX))
 
 
 def gymnasium_recipe_of(name: str, **changes: object) -> GymnasiumRecipe:
     """The recipe that a name stands for.
 
     Args:
-        name: ``gym/`` and the name of an environment.
+        name: ``gym/`` and the name of an environment, for random play in it, or one of
+            :func:`moose.envs.mujoco.dataset_names`, for an expert's noisy play.
         **changes: Fields of the recipe that differ from its defaults.
 
     Returns:
         The recipe.
     """
+    if name.startswith(mujoco.PREFIX):
+        return _mujoco_recipe_of(name, changes)
     if not is_gymnasium(name) or not _ENVIRONMENT.fullmatch(name.removeprefix(PREFIX)):
         raise ConfigError(
             f"'{name}' is not the name of a Gymnasium environment.",
@@ -74,3 +84,23 @@ def gymnasium_recipe_of(name: str, **changes: object) -> GymnasiumRecipe:
         )
     environment = name.removeprefix(PREFIX)
     return build_settings(GymnasiumRecipe, {"environment": environment, **changes})
+
+
+def environment_of(name: str) -> str:
+    """The registered name of the environment that a data set's name stands for."""
+    return gymnasium_recipe_of(name).environment
+
+
+def _mujoco_recipe_of(name: str, changes: Mapping[str, object]) -> GymnasiumRecipe:
+    if name not in mujoco.dataset_names():
+        raise ConfigError(
+            f"There is no data set named '{name}'.",
+            where="data set name",
+            advice=nearest(name, mujoco.dataset_names()),
+        )
+    defaults = {
+        "environment": mujoco.ENVIRONMENTS[name.removeprefix(mujoco.PREFIX)],
+        "policy": "expert",
+        "transitions": 1_000_000,
+    }
+    return build_settings(GymnasiumRecipe, {**defaults, **changes})

@@ -24,7 +24,7 @@ from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.envs import catalog, recipes
 from moose.envs.gymnasium_plants import columns_of, make_environment
-from moose.envs.gymnasium_recipes import PREFIX, gymnasium_recipe_of
+from moose.envs.gymnasium_recipes import PREFIX, environment_of
 from moose.envs.plants import make_industrial_benchmark
 from moose.errors import ConfigError, RunError, UserError
 from moose.evaluation.protocol import (
@@ -278,13 +278,13 @@ def make_measure(
     }
     if provenance.get("plant") != gymnasium_task.PLANT:
         return make_evaluator(plant_of(provenance), act, **protocol)
-    name = gymnasium_recipe_of(f"{PREFIX}{provenance.get('environment')}").environment
+    name = environment_of(f"{PREFIX}{provenance.get('environment')}")
     return GymnasiumEvaluator(functools.partial(make_environment, name), act, **protocol)
 
 
 def _provenance_of(environment: str, task: Task) -> dict[str, Any]:
     """What data of this environment would name as their origin, if it fits the task."""
-    name = gymnasium_recipe_of(environment).environment
+    name = environment_of(environment)
     with contextlib.closing(make_environment(name)) as made:
         columns = columns_of(made)
     for what, found, wanted in (

@@ -1,0 +1,47 @@
+"""The paper's MuJoCo tasks."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from moose.envs import mujoco
+from moose.envs.gymnasium_plants import columns_of, make_environment
+from moose.envs.gymnasium_recipes import GymnasiumRecipe, environment_of, gymnasium_recipe_of
+from moose.errors import ConfigError
+
+
+def require_mujoco():
+    try:
+        import mujoco as engine  # noqa: F401
+    except ImportError:
+        assert os.environ.get("CI") != "true", "MuJoCo is missing: pip install 'moose-rl[mujoco]'"
+        pytest.skip("MuJoCo is not installed: pip install 'moose-rl[mujoco]'")
+
+
+@pytest.mark.parametrize("name", mujoco.dataset_names())
+def test_columns_have_names_that_fit_the_environment(name):
+    require_mujoco()
+    environment = make_environment(environment_of(name))
+    columns = columns_of(environment)
+    assert environment.observation_space.shape == (len(set(columns.observation_names)),)
+    assert environment.action_space.shape == (len(set(columns.action_names)),)
+    assert not columns.observation_names[0].startswith("observation")
+    environment.close()
+
+
+def test_a_name_stands_for_an_expert_with_mistakes():
+    assert gymnasium_recipe_of("mujoco/hopper") == GymnasiumRecipe(
+        environment="Hopper-v4",
+        policy="expert",
+        random_share=0.3,
+        noise=0.3,
+        transitions=1_000_000,
+    )
+    assert gymnasium_recipe_of("mujoco/swimmer", transitions=10).transitions == 10
+
+
+def test_an_unknown_name_is_told_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'mujoco/hopper'"):
+        gymnasium_recipe_of("mujoco/hoper")
