@@ -131,6 +131,11 @@ class Guard:
         """Whether the policy may act, as far as novelty goes."""
         return self._is_trusting
 
+    @property
+    def novelty_release(self) -> float | None:
+        """The novelty below which the policy is trusted again; None if it is not watched."""
+        return self._release
+
     def reset(self, last_action: npt.ArrayLike | None = None) -> None:
         """Begin a new episode: forget sensors, history and mistrust, but not the counts.
 
