@@ -12,6 +12,7 @@ from moose.policies.policy import save_policy
 from policies import make_toy_policy
 from serving import free_port, serving
 
+expect.set_options(timeout=30_000)  # a busy machine may take its time
 STEPS = 30
 FAULT = range(20, 26)  # the patience is 3: held for three steps, then lost
 
@@ -94,7 +95,7 @@ def test_it_outlives_the_service_and_fits_a_small_dark_screen(folder):
             assert "is-stale" in page.get_attribute("#data", "class")
 
             with serving(folder, port=port) as again:
-                expect(page.locator("#link")).to_have_text("waiting", timeout=30_000)
+                expect(page.locator("#link")).to_have_text("waiting")
                 expect(page.locator("#notice")).to_be_hidden()
                 expect(page.locator("#empty")).to_be_visible()  # its numbers begin anew
                 again.post("/act", session="line-1", observation=[0.1, 0.2, 0.3])

@@ -15,6 +15,7 @@ from moose.errors import ConfigError, MissingExtraError
 
 TOKEN = "MOOSE_SERVE_TOKEN"  # noqa: S105 (the name of a variable)
 _SHORTEST_TOKEN = 16
+MOST_CONNECTIONS = 200
 
 
 def serve_command(
@@ -66,7 +67,7 @@ def serve_command(
         port=port,
         log_level="warning",
         access_log=False,
-        limit_concurrency=200,
+        limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=10,
     )
