@@ -29,6 +29,7 @@ import numpy as np
 
 from paper_policies import save_policies
 
+
 def onnx_call(file: Path):
     """A session on one thread."""
     import onnxruntime
@@ -48,11 +49,12 @@ def c_call(file: Path, has_novelty: bool):
     subprocess.run(["cc", *flags, str(file), "-lm"], check=True)
     policy = ctypes.CDLL(str(library_file)).moose_policy
     policy.argtypes, policy.restype = [ctypes.c_void_p] * 3, None
-    action, novelty = np.empty(3, np.float32), np.empty(1, np.float32)
-    places = action.ctypes.data, novelty.ctypes.data if has_novelty else None
+    history, action, novelty = (np.empty(n, np.float32) for n in ((30, 6), 3, 1))
+    places = history.ctypes.data, action.ctypes.data, novelty.ctypes.data if has_novelty else None
 
     def call(window):
-        policy(window.ctypes.data, *places)
+        history[...] = window
+        policy(*places)
         return action
 
     return call
