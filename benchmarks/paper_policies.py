@@ -1,6 +1,6 @@
 """Untrained policies of the paper's sizes: how long they take does not depend on the numbers.
 
-    python benchmarks/paper_policies.py FOLDER
+python benchmarks/paper_policies.py FOLDER
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 A few client processes keep connections open and ask again as soon as they are answered, over plain
 sockets, so that they cost little. The rival is a FastAPI app with one endpoint that returns a
 constant, behind the same uvicorn: the ratio says what reading the observation, the guard, a policy
-of the paper's sizes and the books add. Both take turns in ten rounds of the same run; after each the
-service's resident memory is read. For memory over a million calls:
+of the paper's sizes and the books add. Both take turns in ten rounds of the same run; after each
+the service's resident memory is read. For memory over a million calls:
 
     python benchmarks/service_load.py --calls 1000000 --seconds 1800
 """
@@ -147,7 +147,7 @@ def serve_bare(port: int) -> None:
     async def constant() -> dict[str, float]:
         return {"action": 0.0}
 
-    uvicorn.run(app, port=port, log_level="warning", access_log=False)
+    uvicorn.run(app, port=port, log_level="warning", access_log=False, http="httptools")
 
 
 class Server(NamedTuple):

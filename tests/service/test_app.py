@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import re
 import signal
+import socket
+import tracemalloc
 import urllib.request
 
 import pytest
@@ -15,7 +19,7 @@ from moose.errors import ConfigError
 from moose.policies.guard import Guard, GuardSettings
 from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
-from moose.service.app import LARGEST_BODY, MOST_SESSIONS, POINTS_KEPT, Answer, make_app
+from moose.service.app import LARGEST_BODY, MOST_SESSIONS, POINTS_KEPT, Answer, Session, make_app
 from policies import make_toy_policy
 from serving import serving
 
@@ -133,13 +137,37 @@ def test_only_what_is_new_is_told_again(client):
     assert [p["step"] for p in whole["points"] if p["is_first"]] == [POINTS_KEPT]
     assert whole["sessions"]["plant"]["steps"] == POINTS_KEPT + 20
     assert (whole["settings"]["novelty_limit"], whole["novelty_release"]) == (2.0, 1.6)
-    for after, count in ((POINTS_KEPT + 17, 2), (POINTS_KEPT + 19, 0), (10**9, 0), (5, POINTS_KEPT)):
+    for after, count in (
+        (POINTS_KEPT + 17, 2),
+        (POINTS_KEPT + 19, 0),
+        (10**9, 0),
+        (5, POINTS_KEPT),
+    ):
         rest = client.get(f"/live?after={after}").json()
         assert rest["points"] == whole["points"][len(steps) - count :]
         assert rest["started"] == whole["started"]
     assert client.get("/live?after=-2").status_code == 422
     assert client.get("/live?session=nobody").json()["points"] == []
     assert "nobody" not in client.get("/live").json()["sessions"]
+
+
+def test_a_session_remembers_so_much_and_no_more(controller):
+    session = Session(Guard(controller, GuardSettings(novelty_limit=2.0)))
+
+    def run(steps):
+        for i in range(steps):
+            session.act([0.1, None if i % 3 else 0.2, i % 7 / 10])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(1500)
+        after = run(3500)
+    finally:
+        tracemalloc.stop()
+    assert (session.guard.steps, len(session.points)) == (5000, POINTS_KEPT)
+    assert after - before < 50_000
 
 
 def test_a_body_is_json_and_says_so(client):
@@ -180,6 +208,18 @@ def test_the_page_asks_nobody_else(client):
     assert client.get("/openapi.json").json()["paths"].keys() >= {"/act", "/reset", "/metrics"}
 
 
+def endless_header(port):
+    """What the service says to somebody who never ends a header, after 10 MB at the latest."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                connection.sendall(b"x" * 10_000)
+        with contextlib.suppress(ConnectionError):
+            return connection.recv(1000)
+    return b""
+
+
 def test_it_starts_on_this_machine_only_and_stops_gracefully(folder):
     with serving(folder) as service:
         with urllib.request.urlopen(f"{service.home}/health", timeout=5) as answer:  # noqa: S310
@@ -188,5 +228,8 @@ def test_it_starts_on_this_machine_only_and_stops_gracefully(folder):
         with open("/proc/net/tcp") as table:
             listening = [line.split()[1] for line in table if f":{hexadecimal} 0000" in line]
         assert listening == [f"0100007F:{hexadecimal}"]
+        refused = endless_header(service.port)
+        assert refused.startswith(b"HTTP/1.1 400 ")
+        assert service.post("/act", observation=[0.1, 0.2, 0.3])["step"] == 0
     assert service.process.returncode in (0, -signal.SIGTERM), service.errors
     assert "Traceback" not in service.errors

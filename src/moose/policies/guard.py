@@ -42,6 +42,7 @@ Fallback = Callable[[Floats], npt.ArrayLike]
 """``fallback(window [F, n]) -> action [d]``: a user's controller, a clone, or any other policy."""
 
 _KEPT = 1000  # interventions that are remembered one by one
+_LONGEST_DETAIL = 500  # characters: a fallback's error may say anything
 
 
 class GuardSettings(Settings):
@@ -172,7 +173,7 @@ class Guard:
         told: list[Intervention] = []
 
         def tell(reason: Reason, detail: str) -> None:
-            told.append(Intervention(self.steps, reason, detail))
+            told.append(Intervention(self.steps, reason, detail[:_LONGEST_DETAIL]))
 
         lost = self._sense(observation, tell)
         proposed, novelty = (None, None) if lost else self._propose(tell)
