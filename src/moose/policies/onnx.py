@@ -128,7 +128,7 @@ class _Graph:
         return self.add("Where", self.add("IsNaN", value), self.constant("fill", fill), value)
 
     def clamped(self, value: str, parts: Parts) -> str:
-        # As rows [batch, F·n], with constants as long as these: one stretch instead of F short ones.
+        # Rows [batch, F·n] and constants as long: one stretch of numbers instead of F short ones.
         fill, low, high = (np.tile(each, parts.facts.history) for each in parts.clamp)
         return self.limited(self.filled(value, fill), low, high)
 
