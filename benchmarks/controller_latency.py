@@ -27,46 +27,7 @@ if hasattr(os, "sched_setaffinity"):
 
 import numpy as np
 
-HIDDEN = (400, 300)
-WIDTH = 750
-
-
-def save_policies(folder: Path) -> None:
-    """Untrained policies of the paper's sizes: latency does not depend on the numbers."""
-    import jax
-
-    from moose.data.normalize import measure
-    from moose.models.actor import init_actor
-    from moose.models.networks import init_network
-    from moose.models.support import (
-        NOVELTY_QUANTILES,
-        Autoencoder,
-        Familiarity,
-        Support,
-        SupportScales,
-    )
-    from moose.policies.export import export_policy
-    from moose.policies.policy import Policy, facts_of, save_policy
-    from moose.tasks.industrial_benchmark import make_task
-
-    task = make_task()
-    rng = np.random.default_rng(0)
-    scale = measure(rng.uniform(0, 100, (1000, 6)).astype(np.float32))
-    actions = measure(rng.uniform(-1, 1, (1000, 3)).astype(np.float32))
-    actor = init_actor(task, scale, HIDDEN, jax.random.key(0))
-    keys = jax.random.split(jax.random.key(1), 4)
-    autoencoder = Autoencoder(
-        init_network(keys[0], (183, WIDTH))[0],
-        init_network(keys[1], (WIDTH, 6))[0],
-        init_network(keys[2], (WIDTH, 6))[0],
-        init_network(keys[3], (6, WIDTH, WIDTH, 183)),
-    )
-    errors = np.linspace(0.5, 2.0, len(NOVELTY_QUANTILES), dtype=np.float32)
-    familiarity = Familiarity(Support(autoencoder, SupportScales(scale, actions)), errors)
-    for name, known in (("action", None), ("novelty", familiarity)):
-        save_policy(Policy(task.name, actor, facts_of(task), known), folder / name)
-        for form in ("onnx", "c"):
-            export_policy(folder / name, folder / f"{name}.{form}", form)
+from paper_policies import save_policies
 
 
 def onnx_call(file: Path):
@@ -88,11 +49,12 @@ def c_call(file: Path, has_novelty: bool):
     subprocess.run(["cc", *flags, str(file), "-lm"], check=True)
     policy = ctypes.CDLL(str(library_file)).moose_policy
     policy.argtypes, policy.restype = [ctypes.c_void_p] * 3, None
-    action, novelty = np.empty(3, np.float32), np.empty(1, np.float32)
-    places = action.ctypes.data, novelty.ctypes.data if has_novelty else None
+    history, action, novelty = (np.empty(n, np.float32) for n in ((30, 6), 3, 1))
+    places = history.ctypes.data, action.ctypes.data, novelty.ctypes.data if has_novelty else None
 
     def call(window):
-        policy(window.ctypes.data, *places)
+        history[...] = window
+        policy(*places)
         return action
 
     return call
@@ -177,7 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        save_policies(folder)
+        save_policies(folder, ("onnx", "c"))
         windows = np.random.default_rng(1).uniform(0, 100, (1000, 30, 6)).astype(np.float32)
         calls = {
             "NumPy": numpy_call(folder / "action", False),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -202,6 +204,33 @@ fallbacks = st.one_of(
     st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=0, max_size=3),
     st.sampled_from(["raises", "text"]),
 )
+
+
+def test_memory_does_not_grow(controller):
+    def complain(window):
+        raise ValueError("x" * 10_000)
+
+    guard = Guard(controller, GuardSettings(patience=1, action_rates=(0.1, 0.1)), fallback=complain)
+
+    def run(steps):
+        for i in range(steps):
+            guard.act([0.1, None if i % 5 < 3 else 0.2, i % 13 / 10])
+            if i % 1000 == 0:
+                guard.reset()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(1500)  # fills what has a limit
+        after = run(18_500)
+    finally:
+        tracemalloc.stop()
+    assert guard.steps == 20_000
+    assert min(guard.counts[r] for r in ("sensor-held", "sensor-lost", "fallback-failed")) > 3000
+    assert len(guard.interventions) == 1000
+    assert max(len(each.detail) for each in guard.interventions) == 500
+    assert after - before < 50_000  # 2.5 bytes a step
 
 
 class FaultyPlant(RuleBasedStateMachine):

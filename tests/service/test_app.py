@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import time
-import urllib.error
+import tracemalloc
 import urllib.request
 
 import pytest
@@ -21,8 +19,9 @@ from moose.errors import ConfigError
 from moose.policies.guard import Guard, GuardSettings
 from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
-from moose.service.app import LARGEST_BODY, MOST_SESSIONS, make_app
+from moose.service.app import LARGEST_BODY, MOST_SESSIONS, POINTS_KEPT, Answer, Session, make_app
 from policies import make_toy_policy
+from serving import serving
 
 HOME = "http://127.0.0.1"
 
@@ -75,7 +74,7 @@ def test_names_and_sessions(client):
     first = client.post("/act", json={"observation": [0.1, 0.2, 0.3]}).json()
     other = client.post("/act", json={"session": "b", "observation": named}).json()
     assert other == first  # the same, with a history of its own
-    assert client.get("/live?session=b").json()["sessions"] == ["plant", "b"]
+    assert client.get("/live?session=b").json()["sessions"].keys() == {"plant", "b"}
     assert client.post("/reset", json={"session": "b"}).status_code == 200
     bad_reset = client.post("/reset", json={"last_action": [None, 1.0]})
     assert (bad_reset.status_code, "finite" in bad_reset.json()["what"]) == (422, True)
@@ -127,44 +126,110 @@ def test_limits_of_size_host_and_token(client, controller):
         require_token("127.0.0.1", "short")
 
 
+def test_only_what_is_new_is_told_again(client):
+    for i in range(POINTS_KEPT + 20):
+        if i == POINTS_KEPT:
+            client.post("/reset", json={})
+        client.post("/act", json={"observation": [0.1, 0.2, i / 1000]})
+    whole = client.get("/live").json()
+    steps = [point["step"] for point in whole["points"]]
+    assert steps == list(range(20, POINTS_KEPT + 20))
+    assert [p["step"] for p in whole["points"] if p["is_first"]] == [POINTS_KEPT]
+    assert whole["sessions"]["plant"]["steps"] == POINTS_KEPT + 20
+    assert (whole["settings"]["novelty_limit"], whole["novelty_release"]) == (2.0, 1.6)
+    for after, count in (
+        (POINTS_KEPT + 17, 2),
+        (POINTS_KEPT + 19, 0),
+        (10**9, 0),
+        (5, POINTS_KEPT),
+    ):
+        rest = client.get(f"/live?after={after}").json()
+        assert rest["points"] == whole["points"][len(steps) - count :]
+        assert rest["started"] == whole["started"]
+    assert client.get("/live?after=-2").status_code == 422
+    assert client.get("/live?session=nobody").json()["points"] == []
+    assert "nobody" not in client.get("/live").json()["sessions"]
+
+
+def test_a_session_remembers_so_much_and_no_more(controller):
+    session = Session(Guard(controller, GuardSettings(novelty_limit=2.0)))
+
+    def run(steps):
+        for i in range(steps):
+            session.act([0.1, None if i % 3 else 0.2, i % 7 / 10])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(1500)
+        after = run(3500)
+    finally:
+        tracemalloc.stop()
+    assert (session.guard.steps, len(session.points)) == (5000, POINTS_KEPT)
+    assert after - before < 50_000
+
+
+def test_a_body_is_json_and_says_so(client):
+    body = json.dumps({"observation": [0.1, 0.2, 0.3]}).encode()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        refused = client.post("/act", content=body, headers={"Content-Type": kind})
+        assert (refused.status_code, refused.json()["where"]) == (422, "Content-Type")
+    for kind in ("application/json", "Application/JSON; charset=utf-8"):
+        assert client.post("/act", content=body, headers={"Content-Type": kind}).is_success
+    broken = client.post("/act", content=b"{", headers={"Content-Type": "application/json"})
+    assert (broken.status_code, "JSON" in broken.json()["what"]) == (422, True)
+
+
+def test_the_interface_says_what_is_sent_and_answered(client):
+    interface = client.get("/openapi.json").json()
+    act = interface["paths"]["/act"]["post"]
+    sent = act["requestBody"]["content"]["application/json"]["schema"]
+    assert (sent["required"], sent["additionalProperties"]) == (["observation"], False)
+    told = act["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    described = interface["components"]["schemas"][told.rpartition("/")[2]]["properties"]
+    answer = client.post("/act", json={"observation": [0.1, None, 0.3]}).json()
+    assert described.keys() == answer.keys()
+    assert Answer.model_validate(answer).model_dump() == answer
+
+
 def test_settings_that_do_not_fit_are_told_at_the_start(controller):
     with pytest.raises(ConfigError, match="rates"):
         make_app(controller, GuardSettings(action_rates=(1.0,)))
 
 
 def test_the_page_asks_nobody_else(client):
-    page, script = client.get("/"), client.get("/page.js")
+    page, *rest = (client.get(path) for path in ("/", "/page.css", "/page.js"))
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for text in (page.text, script.text):
+    for text in (page.text, *(each.text for each in rest)):
         assert "http:" not in text
         assert "https:" not in text
         assert "//" not in text.replace("// ", "")
     assert client.get("/openapi.json").json()["paths"].keys() >= {"/act", "/reset", "/metrics"}
 
 
+def endless_header(port):
+    """What the service says to somebody who never ends a header, after 10 MB at the latest."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(1000):
+                connection.sendall(b"x" * 10_000)
+        with contextlib.suppress(ConnectionError):
+            return connection.recv(1000)
+    return b""
+
+
 def test_it_starts_on_this_machine_only_and_stops_gracefully(folder):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = "import moose.cli; moose.cli.main()"
-    command = [sys.executable, "-c", program, "serve", str(folder), "--port", str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(300):
-            try:
-                with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:  # noqa: S310
-                    assert json.load(answer)["status"] == "ok"
-                break
-            except urllib.error.URLError:
-                assert server.poll() is None, server.stderr.read()
-                time.sleep(0.1)
-        hexadecimal = f"{port:04X}"
+    with serving(folder) as service:
+        with urllib.request.urlopen(f"{service.home}/health", timeout=5) as answer:  # noqa: S310
+            assert json.load(answer)["status"] == "ok"
+        hexadecimal = f"{service.port:04X}"
         with open("/proc/net/tcp") as table:
             listening = [line.split()[1] for line in table if f":{hexadecimal} 0000" in line]
         assert listening == [f"0100007F:{hexadecimal}"]
-    finally:
-        server.send_signal(signal.SIGTERM)
-        _, errors = server.communicate(timeout=60)
-    assert server.returncode in (0, -signal.SIGTERM), errors
-    assert "Traceback" not in errors
+        refused = endless_header(service.port)
+        assert refused.startswith(b"HTTP/1.1 400 ")
+        assert service.post("/act", observation=[0.1, 0.2, 0.3])["step"] == 0
+    assert service.process.returncode in (0, -signal.SIGTERM), service.errors
+    assert "Traceback" not in service.errors

@@ -15,6 +15,7 @@ from moose.errors import ConfigError, MissingExtraError
 
 TOKEN = "MOOSE_SERVE_TOKEN"  # noqa: S105 (the name of a variable)
 _SHORTEST_TOKEN = 16
+MOST_CONNECTIONS = 200
 
 
 def serve_command(
@@ -41,7 +42,7 @@ def serve_command(
     """
     token = os.environ.get(TOKEN)
     require_token(host, token)
-    for package in ("fastapi", "uvicorn"):
+    for package in ("fastapi", "uvicorn", "httptools"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "serve", "Serving a policy")
     import uvicorn
@@ -51,6 +52,7 @@ def serve_command(
     from moose.policies.guard import GuardSettings
     from moose.policies.plain import load_policy
     from moose.service.app import make_app
+    from moose.service.protocol import LimitedProtocol
 
     app = make_app(
         load_policy(find_policy(policy)),
@@ -64,9 +66,11 @@ def serve_command(
         app,
         host=host,
         port=port,
+        http=LimitedProtocol,
+        ws="none",
         log_level="warning",
         access_log=False,
-        limit_concurrency=200,
+        limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=10,
     )

@@ -16,8 +16,9 @@ Every intervention is counted and told with its reason. The same inputs give the
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Annotated, Literal
 
 import numpy as np
@@ -41,6 +42,7 @@ Fallback = Callable[[Floats], npt.ArrayLike]
 """``fallback(window [F, n]) -> action [d]``: a user's controller, a clone, or any other policy."""
 
 _KEPT = 1000  # interventions that are remembered one by one
+_LONGEST_DETAIL = 500  # characters: a fallback's error may say anything
 
 
 class GuardSettings(Settings):
@@ -131,6 +133,11 @@ class Guard:
         """Whether the policy may act, as far as novelty goes."""
         return self._is_trusting
 
+    @property
+    def novelty_release(self) -> float | None:
+        """The novelty below which the policy is trusted again; None if it is not watched."""
+        return self._release
+
     def reset(self, last_action: npt.ArrayLike | None = None) -> None:
         """Begin a new episode: forget sensors, history and mistrust, but not the counts.
 
@@ -166,7 +173,7 @@ class Guard:
         told: list[Intervention] = []
 
         def tell(reason: Reason, detail: str) -> None:
-            told.append(Intervention(self.steps, reason, detail))
+            told.append(Intervention(self.steps, reason, detail[:_LONGEST_DETAIL]))
 
         lost = self._sense(observation, tell)
         proposed, novelty = (None, None) if lost else self._propose(tell)
@@ -179,22 +186,28 @@ class Guard:
         for intervention in told:
             self.interventions.append(intervention)
             self._report(intervention)
-        self.counts.update({intervention.reason for intervention in told})
+        if told:
+            self.counts.update({intervention.reason for intervention in told})
         return decision
 
     def _sense(self, observation: npt.ArrayLike, tell: Callable[[Reason, str], None]) -> bool:
         """Repair the frame and put it into the history; whether a sensor is lost."""
         frame = self.policy.frame_in(observation)
         is_missing = ~np.isfinite(frame)
+        if not is_missing.any():
+            self._age[:] = 0
+            self._valid = frame.copy()
+            self._window = self.policy.next_window(self._window, frame)
+            return False
         self._age = np.where(is_missing, self._age + 1, 0)
         self._valid = np.where(is_missing, self._valid, frame)
         self._window = self.policy.next_window(self._window, self._valid)
         is_lost = is_missing & ((self._age > self.settings.patience) | np.isnan(self._valid))
-        names = np.array(self.policy.facts.observation_names)
+        names = self.policy.facts.observation_names
         if (is_missing & ~is_lost).any():
-            tell("sensor-held", ", ".join(names[is_missing & ~is_lost]))
+            tell("sensor-held", _those(names, is_missing & ~is_lost))
         if is_lost.any():
-            tell("sensor-lost", ", ".join(names[is_lost]))
+            tell("sensor-lost", _those(names, is_lost))
         return bool(is_lost.any())
 
     def _propose(
@@ -270,20 +283,24 @@ class Guard:
     def _limited(
         self, action: npt.NDArray[np.float64], tell: Callable[[Reason, str], None]
     ) -> npt.NDArray[np.float64]:
-        names = np.array(self.policy.facts.action_names)
-        bounded = np.clip(action, self._low, self._high)
+        names = self.policy.facts.action_names
+        bounded = np.minimum(np.maximum(action, self._low), self._high)
         if (bounded != action).any():
-            tell("bounds", ", ".join(names[bounded != action]))
+            tell("bounds", _those(names, bounded != action))
         if self._rates is None or self._last is None:
             return bounded
         last = self._last
-        limited = np.clip(bounded, last - self._rates, last + self._rates)
+        limited = np.minimum(np.maximum(bounded, last - self._rates), last + self._rates)
         # The sum may be rounded away from the last action: step back until the change is allowed.
         while (is_over := np.abs(limited - last) > self._rates).any():
             limited = np.where(is_over, np.nextafter(limited, last), limited)
         if (limited != bounded).any():
-            tell("rate", ", ".join(names[limited != bounded]))
+            tell("rate", _those(names, limited != bounded))
         return limited
+
+
+def _those(names: Iterable[str], is_meant: npt.NDArray[np.bool_]) -> str:
+    return ", ".join(compress(names, is_meant))
 
 
 def _action_in(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64] | None:

@@ -59,7 +59,7 @@ def make_model(controller: Controller) -> bytes:
 
     parts = controller.parts
     graph = _Graph()
-    clamped = graph.clamped("history", parts)
+    clamped = graph.clamped(graph.flat("history", int(np.prod(parts.facts.window_shape))), parts)
     action = _add_policy(graph, clamped, parts)
     facts = parts.facts
     outputs: dict[str, list[str | int]] = {action: ["batch", len(facts.action_names)]}
@@ -128,7 +128,8 @@ class _Graph:
         return self.add("Where", self.add("IsNaN", value), self.constant("fill", fill), value)
 
     def clamped(self, value: str, parts: Parts) -> str:
-        fill, low, high = parts.clamp
+        # Rows [batch, F·n] and constants as long: one stretch of numbers instead of F short ones.
+        fill, low, high = (np.tile(each, parts.facts.history) for each in parts.clamp)
         return self.limited(self.filled(value, fill), low, high)
 
     def standardised(self, value: str, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> str:
@@ -147,9 +148,9 @@ class _Graph:
 
 
 def _add_policy(graph: _Graph, clamped: str, parts: Parts) -> str:
-    facts, box = parts.facts, parts.box
-    features = graph.flat(
-        graph.standardised(clamped, parts.mean, parts.deviation), int(np.prod(facts.window_shape))
+    history, box = parts.facts.history, parts.box
+    features = graph.standardised(
+        clamped, np.tile(parts.mean, history), np.tile(parts.deviation, history)
     )
     if parts.kind == "network":
         chosen = graph.add("Tanh", graph.network(features, parts.networks["network"]))
@@ -168,16 +169,15 @@ def _add_policy(graph: _Graph, clamped: str, parts: Parts) -> str:
 
 
 def _add_novelty(graph: _Graph, clamped: str, action: str, support: SupportParts) -> str:
-    signals = len(support.frame_mean)
-    starts, ends, axes = ([0], [support.frames], [1])
+    frames = support.frames
+    starts, ends, axes = ([0], [frames * len(support.frame_mean)], [1])
     seen = graph.add(
         "Slice", clamped, *(graph.constant("slice", each) for each in (starts, ends, axes))
     )
     pairs = graph.add(
         "Concat",
-        graph.flat(
-            graph.standardised(seen, support.frame_mean, support.frame_deviation),
-            support.frames * signals,
+        graph.standardised(
+            seen, np.tile(support.frame_mean, frames), np.tile(support.frame_deviation, frames)
         ),
         graph.standardised(action, support.action_mean, support.action_deviation),
         axis=1,

@@ -43,6 +43,7 @@ ACTION_TOLERANCE = 1e-4
 """How far an answer may be from the stored one, in halves of the action's range."""
 NOVELTY_TOLERANCE = 1e-3
 _SMALLEST_ERROR = 1e-12
+_ZERO = np.float32(0.0)
 
 Layers = tuple[tuple[Floats, Floats], ...]
 """(weight [inputs, outputs], bias [outputs]) of each layer; ReLU between them."""
@@ -114,7 +115,11 @@ class Controller:
         self.parts = parts
         self.manifest = manifest
         self._window: Floats | None = None
-        self._size = parts.facts.history * len(parts.facts.observation_names)
+        # Repeated for every frame, so that a history is handled as one row of numbers.
+        self._fill, self._low, self._high, self._mean, self._deviation = (
+            np.tile(each, parts.facts.history)
+            for each in (*parts.clamp, parts.mean, parts.deviation)
+        )
 
     @property
     def facts(self) -> TaskFacts:
@@ -172,13 +177,15 @@ class Controller:
         Returns:
             ``[d]`` or ``[B, d]``.
         """
-        frames = self._clamped(window)
-        batch = frames.reshape(-1, *self.facts.window_shape)
-        parts = self.parts
+        frames, parts = self._frames_in(window), self.parts
         with np.errstate(over="ignore", invalid="ignore"):
-            features = ((batch - parts.mean) / parts.deviation).reshape(len(batch), self._size)
+            features = self._clamped(frames)
+            features -= self._mean
+            features /= self._deviation
             chosen = CHOOSE[parts.kind](parts, features)
-            actions = self._bounded(parts.box.middle + chosen * parts.box.half)
+            chosen *= parts.box.half
+            chosen += parts.box.middle
+            actions = self._bounded(chosen)
         return actions.reshape(*frames.shape[:-2], len(self.facts.action_names))
 
     def novelty(self, window: npt.ArrayLike, action: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -199,29 +206,33 @@ class Controller:
                 where=f"policy of the algorithm '{algorithm_of(self.manifest)}'",
                 advice="use a policy trained by MOOSE, or do without the novelty",
             )
-        frames = self._clamped(window)
-        actions = _floats(action)
+        frames, actions = self._frames_in(window), _floats(action)
         expected = (*frames.shape[:-2], len(self.facts.action_names))
         if actions.shape != expected:
             raise self._wrong_shape("action", actions.shape, expected)
         with np.errstate(over="ignore", invalid="ignore"):
             error = reconstruction_error(
                 support,
-                frames.reshape(-1, *self.facts.window_shape),
+                self._clamped(frames).reshape(-1, *self.facts.window_shape),
                 self._bounded(actions).reshape(-1, expected[-1]),
             )
             return score_of(support, error).reshape(frames.shape[:-2])
 
-    def _clamped(self, window: npt.ArrayLike) -> Floats:
+    def _frames_in(self, window: npt.ArrayLike) -> Floats:
+        """One history ``[F, n]`` or several ``[B, F, n]``, or an error."""
         frames, shape = _floats(window), self.facts.window_shape
         if frames.shape[-2:] != shape or frames.ndim not in (2, 3):
             raise self._wrong_shape("history", frames.shape, shape)
-        fill, low, high = self.parts.clamp
-        return np.clip(np.where(np.isnan(frames), fill, frames), low, high)
+        return frames
+
+    def _clamped(self, frames: Floats) -> Floats:
+        """Histories as rows ``[B, F·n]`` of their own memory, with all numbers in their ranges."""
+        rows = frames.reshape(-1, len(self._fill))
+        return _between(np.where(np.isnan(rows), self._fill, rows), self._low, self._high)
 
     def _bounded(self, actions: Floats) -> Floats:
         box = self.parts.box
-        return np.clip(np.where(np.isnan(actions), box.middle, actions), box.low, box.high)
+        return _between(np.where(np.isnan(actions), box.middle, actions), box.low, box.high)
 
     def _wrong_shape(
         self, name: str, found: tuple[int, ...], expected: tuple[int, ...]
@@ -338,10 +349,13 @@ def check_examples(controller: Controller, artifact: Artifact, path: Path) -> No
 
 def apply_layers(layers: Layers, inputs: Floats) -> Floats:
     """ReLU after every layer but the last."""
-    *hidden, (weight, bias) = layers
-    for each, shift in hidden:
-        inputs = np.maximum(inputs @ each + shift, np.float32(0.0))
-    outputs: Floats = inputs @ weight + bias
+    for weight, bias in layers[:-1]:
+        inputs = inputs @ weight
+        inputs += bias
+        np.maximum(inputs, _ZERO, out=inputs)
+    weight, bias = layers[-1]
+    outputs: Floats = inputs @ weight
+    outputs += bias
     return outputs
 
 
@@ -356,7 +370,11 @@ def reconstruction_error(support: SupportParts, windows: Floats, actions: Floats
         axis=-1,
     )
     latents = apply_layers(support.encoder, pairs)
-    errors: Floats = np.mean((apply_layers(support.decoder, latents) - pairs) ** 2, axis=-1)
+    differences = apply_layers(support.decoder, latents)
+    differences -= pairs
+    differences *= differences
+    errors: Floats = differences.sum(axis=-1)
+    errors /= np.float32(pairs.shape[-1])
     return errors
 
 
@@ -507,7 +525,15 @@ def growing_curve(errors: Floats, quantiles: Floats) -> tuple[Floats, Floats]:
     return table[:, 0].copy(), table[:, 1].copy()
 
 
+def _between(values: Floats, low: Floats, high: Floats) -> Floats:
+    """The values themselves, changed where they are outside; several times faster than clip."""
+    np.maximum(values, low, out=values)
+    return np.minimum(values, high, out=values)
+
+
 def _floats(values: npt.ArrayLike) -> Floats:
+    if isinstance(values, np.ndarray) and values.dtype == np.float32:
+        return values
     with np.errstate(over="ignore", invalid="ignore"):
         try:
             return np.asarray(values, np.float32)

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.resources import files
+from itertools import islice
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moose.errors import UserError
-from moose.policies.guard import REASONS, Fallback, Guard, GuardSettings
+from moose.policies.guard import REASONS, Decision, Fallback, Guard, GuardSettings, Reason, Source
 from moose.policies.plain import Controller
 from moose.version import __version__
 
 LARGEST_BODY = 64 << 10
 MOST_SESSIONS = 100
 POINTS_KEPT = 300
-"""Steps that the page shows."""
-_OPEN_PATHS = {"/", "/page.js", "/health"}  # which tell nothing of the plant
+"""Steps of a session that are remembered for the page."""
+_ASSETS = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}
+_JSON = "application/json"
+_OPEN_PATHS = {*_ASSETS, "/health"}  # which tell nothing of the plant
 
 SessionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Values = Annotated[list[float | None], Field(max_length=10_000)]
@@ -41,6 +47,23 @@ class Act(BaseModel):
     session: SessionName = "plant"
     observation: Values | dict[str, float | None]
     """In the task's order, or by name; null or left out for what is missing."""
+
+
+class Told(BaseModel):
+    """One thing that the guard did."""
+
+    reason: Reason
+    detail: str
+
+
+class Answer(BaseModel):
+    """What is to be done, and how it came about."""
+
+    step: int
+    action: dict[str, float]
+    source: Source
+    novelty: float | None
+    interventions: list[Told]
 
 
 class Reset(BaseModel):
@@ -58,6 +81,36 @@ class Session:
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
         self.points: deque[dict[str, Any]] = deque(maxlen=POINTS_KEPT)
+        self._is_first = True
+        self._heard = time.monotonic()
+
+    def act(self, observation: list[float | None]) -> dict[str, Any]:
+        """Decide, remember the step and tell it."""
+        decision = self.guard.act([_or_nan(value) for value in observation])
+        answer = _answer(decision, self.guard.policy)
+        self.points.append(answer | {"observation": observation, "is_first": self._is_first})
+        self._is_first = False
+        self._heard = time.monotonic()
+        return answer
+
+    def reset(self, last_action: list[float | None] | None) -> None:
+        """Begin a new episode."""
+        self.guard.reset(None if last_action is None else [_or_nan(v) for v in last_action])
+        self._is_first = True
+
+    def summary(self) -> dict[str, Any]:
+        """What the page's list of sessions tells."""
+        last = self.points[-1] if self.points else None
+        return {
+            "steps": self.guard.steps,
+            "source": None if last is None else last["source"],
+            "idle_seconds": None if last is None else round(time.monotonic() - self._heard, 1),
+        }
+
+    def points_after(self, step: int) -> list[dict[str, Any]]:
+        """The remembered steps with a higher number."""
+        fresh = min(max(self.guard.steps - 1 - step, 0), len(self.points))
+        return list(islice(self.points, len(self.points) - fresh, None))
 
 
 def make_app(
@@ -81,8 +134,9 @@ def make_app(
         The application.
     """
     app = FastAPI(title="moose", version=__version__, docs_url=None, redoc_url=None)
-    sessions: OrderedDict[str, Session] = OrderedDict()
+    sessions: dict[str, Session] = {}
     requests: Counter[str] = Counter()
+    started = time.time()
 
     def session_of(name: str) -> Session:
         if name not in sessions:
@@ -95,7 +149,7 @@ def make_app(
             sessions[name] = Session(Guard(policy, settings, fallback=fallback))
         return sessions[name]
 
-    session_of("plant")  # so that settings that do not fit are told at the start
+    first = session_of("plant")  # so that settings that do not fit are told at the start
 
     @app.exception_handler(UserError)
     async def tell(request: Request, error: UserError) -> Response:
@@ -110,31 +164,21 @@ def make_app(
         content = {"what": first["msg"], "where": place, "advice": "see /openapi.json"}
         return JSONResponse(content, status_code=422)
 
-    @app.post("/act")
-    async def act(body: Act) -> dict[str, Any]:
+    direct = APIRouter(route_class=_Direct)
+
+    @direct.post("/act", responses={200: {"model": Answer}}, openapi_extra=_body_of(Act))
+    async def act(request: Request) -> Response:
         """The action for the newest observation of a plant."""
+        body = _parsed(request, await request.body())
         requests["act"] += 1
         observation = _in_order(body.observation, policy)
-        session = session_of(body.session)
-        decision = session.guard.act([_or_nan(value) for value in observation])
-        answer = {
-            "step": decision.step,
-            "action": dict(zip(policy.facts.action_names, decision.action.tolist(), strict=True)),
-            "source": decision.source,
-            "novelty": decision.novelty,
-            "interventions": [
-                {"reason": each.reason, "detail": each.detail} for each in decision.interventions
-            ],
-        }
-        session.points.append(answer | {"observation": observation})
-        return answer
+        return Response(to_json(session_of(body.session).act(observation)), media_type=_JSON)
 
     @app.post("/reset")
     async def reset(body: Reset) -> dict[str, Any]:
         """Forget the history of a plant, which begins a new episode."""
         requests["reset"] += 1
-        last = body.last_action
-        session_of(body.session).guard.reset(None if last is None else [_or_nan(v) for v in last])
+        session_of(body.session).reset(body.last_action)
         return {"session": body.session}
 
     @app.get("/health")
@@ -148,17 +192,26 @@ def make_app(
         return dict(policy.manifest)
 
     @app.get("/live")
-    async def live(session: SessionName = "plant") -> dict[str, Any]:
-        """The latest steps of a plant, and what its guard has done so far."""
+    async def live(
+        session: SessionName = "plant", after: Annotated[int, Query(ge=-1)] = -1
+    ) -> Response:
+        """The latest steps of a plant, and what its guard has done so far.
+
+        Of the steps only those with a number above `after` are told, so that who asks often need
+        not be told everything again; numbers begin anew when `started` changes.
+        """
         found = sessions.get(session)
-        return {
-            "sessions": list(sessions),
-            "observations": policy.facts.observation_names,
-            "actions": policy.facts.action_names,
-            "novelty_limit": None if settings is None else settings.novelty_limit,
+        told = {
+            "started": started,
+            "sessions": {name: each.summary() for name, each in sessions.items()},
+            "settings": first.guard.settings.model_dump(mode="json"),
+            "novelty_release": first.guard.novelty_release,
+            "has_novelty": policy.has_novelty,
+            "points_kept": POINTS_KEPT,
             "counts": {} if found is None else dict(found.guard.counts),
-            "points": [] if found is None else list(found.points),
+            "points": [] if found is None else found.points_after(after),
         }
+        return Response(to_json(told), media_type=_JSON)
 
     @app.get("/metrics")
     async def metrics() -> PlainTextResponse:
@@ -167,17 +220,22 @@ def make_app(
             _metrics(sessions, requests), media_type="text/plain; version=0.0.4"
         )
 
-    @app.get("/", include_in_schema=False)
-    async def page() -> HTMLResponse:
-        return HTMLResponse(_asset("page.html"))
-
-    @app.get("/page.js", include_in_schema=False)
-    async def script() -> Response:
-        return Response(_asset("page.js"), media_type="text/javascript")
+    app.include_router(direct)
+    for path, kind in _ASSETS.items():
+        app.add_api_route(path, _asset_route(path, kind), include_in_schema=False)
 
     app.add_middleware(_Gate, token=token)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     return app
+
+
+class _Direct(APIRoute):
+    """For the one path that has to be fast: FastAPI describes it, but leaves the body to it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The endpoint itself, without the search for what it depends on."""
+        endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return endpoint
 
 
 class _Gate:
@@ -239,8 +297,8 @@ def _with_headers(send: Send) -> Send:
                 *message["headers"],
                 (
                     b"content-security-policy",
-                    b"default-src 'none'; script-src 'self'; "
-                    b"connect-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+                    b"default-src 'none'; script-src 'self'; style-src 'self'; "
+                    b"connect-src 'self'; img-src data:; frame-ancestors 'none'",
                 ),
                 (b"x-content-type-options", b"nosniff"),
                 (b"cache-control", b"no-store"),
@@ -252,6 +310,39 @@ def _with_headers(send: Send) -> Send:
 
 def _refuse(status: int, what: str) -> Response:
     return JSONResponse({"what": what, "where": "", "advice": ""}, status_code=status)
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI says of a body that FastAPI does not read itself."""
+    content = {_JSON: {"schema": model.model_json_schema()}}
+    return {"requestBody": {"content": content, "required": True}}
+
+
+def _parsed(request: Request, body: bytes) -> Act:
+    """The body of /act."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _JSON:  # which a browser sends only to where the page came from
+        raise UserError(
+            "The body is not said to be JSON.",
+            where="Content-Type",
+            advice=f"send the header Content-Type: {_JSON}",
+        )
+    try:
+        return Act.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
+def _answer(decision: Decision, policy: Controller) -> dict[str, Any]:
+    return {
+        "step": decision.step,
+        "action": dict(zip(policy.facts.action_names, decision.action.tolist(), strict=True)),
+        "source": decision.source,
+        "novelty": decision.novelty,
+        "interventions": [
+            {"reason": each.reason, "detail": each.detail} for each in decision.interventions
+        ],
+    }
 
 
 def _in_order(
@@ -299,5 +390,11 @@ def _metrics(sessions: Mapping[str, Session], requests: Mapping[str, int]) -> st
     return "\n".join(lines) + "\n"
 
 
-def _asset(name: str) -> str:
-    return files("moose.service").joinpath(name).read_text(encoding="utf-8")
+def _asset_route(path: str, kind: str) -> Callable[[], Awaitable[Response]]:
+    name = path.strip("/") or "page.html"
+    content = files("moose.service").joinpath(name).read_bytes()
+
+    async def asset() -> Response:
+        return Response(content, media_type=kind)
+
+    return asset

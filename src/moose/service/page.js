@@ -1,56 +1,394 @@
 "use strict";
-// Shows the latest steps of one plant; asks this server and nobody else.
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D"];
-const STATES = { policy: "#009E73", blend: "#E69F00", fallback: "#D55E00" };
-const byId = (id) => document.getElementById(id);
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
+// Shows the latest steps of one plant. It asks the server that it came from, and nobody else.
 
-function draw(id, names, series, limit) {
-  const canvas = byId(id), context = canvas.getContext("2d");
-  const { width, height } = canvas;
-  context.clearRect(0, 0, width, height);
-  context.font = "12px sans-serif";
-  names.forEach((name, i) => {
-    const values = series[i];
-    const known = values.filter((value) => value !== null).concat(limit ?? []);
-    if (!known.length) return;
-    // Every signal has its own scale, which its label tells.
-    const low = Math.min(...known), high = Math.max(...known), span = high - low || 1;
-    const y = (value) => height - 8 - ((value - low) / span) * (height - 30);
-    context.strokeStyle = context.fillStyle = COLOURS[i % COLOURS.length];
-    context.beginPath();
-    let isPenDown = false;
-    values.forEach((value, t) => {
-      if (value === null) { isPenDown = false; return; }
-      const x = (t / Math.max(values.length - 1, 1)) * (width - 10) + 5;
-      if (isPenDown) context.lineTo(x, y(value)); else context.moveTo(x, y(value));
-      isPenDown = true;
-    });
-    context.stroke();
-    context.fillText(`${name} ${low.toPrecision(3)} to ${high.toPrecision(3)}`, 5 + i * 150, 14);
-    if (limit !== undefined) context.fillRect(0, y(limit), width, 1);
-  });
+const PERIOD = 500;            // milliseconds between questions
+const PATIENCE = 5000;         // after which a question counts as not answered
+const QUIET = 10;              // seconds without a step that are worth a word
+const LOG_ROWS = 50;
+const SOURCES = {
+  policy: "The policy acts",
+  blend: "Policy and fallback are blended",
+  fallback: "The fallback acts",
+};
+const REASONS = {
+  "sensor-held": "a missing sensor was replaced by its last value",
+  "sensor-lost": "a sensor has been missing for too long",
+  "novelty": "the situation is unlike the training data",
+  "policy-failed": "the policy's answer was not a number",
+  "fallback-failed": "the fallback gave no action",
+  "bounds": "an action was brought within its limits",
+  "rate": "an action was kept from changing too fast",
+};
+const byId = (id) => document.getElementById(id);
+const options = new URLSearchParams(location.hash.slice(1));
+
+// What is known: the manifest of the policy, the last answer of /live, and the steps gathered from
+// all answers so far. The cursor is the step under the pointer, in all charts at once.
+const known = {
+  manifest: null, live: null, points: [], cursor: null, session: options.get("session"), generation: 0,
+};
+
+class Unanswered extends Error {
+  constructor(status = null) {
+    super("no answer");
+    this.status = status;
+  }
+}
+
+async function ask(path) {
+  const token = options.get("token");
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  let answer;
+  try {
+    answer = await fetch(path, { headers, signal: AbortSignal.timeout(PATIENCE) });
+    if (answer.ok) return await answer.json();
+  } catch (error) {
+    throw new Unanswered();
+  }
+  throw new Unanswered(answer.status);
 }
 
 async function refresh() {
-  const select = byId("session");
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch(`/live?session=${encodeURIComponent(select.value || "plant")}`, { headers });
-  if (!answer.ok) { byId("state").textContent = `refused (${answer.status})`; return; }
-  const live = await answer.json();
-  live.sessions.filter((name) => ![...select.options].some((o) => o.value === name))
-    .forEach((name) => select.add(new Option(name, name)));
-  const points = live.points, last = points[points.length - 1];
-  draw("signals", live.observations, live.observations.map((_, i) => points.map((p) => p.observation[i])));
-  draw("actions", live.actions, live.actions.map((name) => points.map((p) => p.action[name])));
-  draw("novelty", ["novelty"], [points.map((p) => p.novelty)], live.novelty_limit ?? undefined);
-  byId("state").textContent = last ? `${last.source}, step ${last.step}` : "waiting";
-  byId("state").style.background = last ? STATES[last.source] : "#777";
-  byId("counts").textContent = Object.entries(live.counts).map(([k, v]) => `${k} ${v}`).join(", ");
+  const { generation } = known;
+  const last = known.points.at(-1)?.step ?? -1;
+  const live = await ask(`/live?session=${encodeURIComponent(chosen())}&after=${last}`);
+  if (live.started !== known.live?.started) {
+    // Another service than before, maybe with another policy: nothing of the old one holds.
+    known.manifest = await ask("/policy");
+    known.live = live;
+    forget();
+    layOut();
+    return refresh();
+  }
+  if (generation !== known.generation) return;  // another plant was chosen, or another answer was first
+  known.generation += 1;
+  known.live = live;
+  known.points = known.points.concat(live.points).slice(-live.points_kept);
+  const busy = Object.keys(live.sessions).find((name) => live.sessions[name].steps);
+  if (known.session === null && !known.points.length && busy) return choose(busy);
+  show();
 }
 
-async function forever() {
-  try { await refresh(); } catch (error) { byId("state").textContent = "no answer"; }
-  setTimeout(forever, 500);
+const chosen = () => known.session ?? "plant";
+
+function choose(session) {
+  known.session = session;
+  forget();
+  return refresh();
 }
+
+function forget() {
+  known.points = [];
+  known.cursor = null;
+  known.generation += 1;
+}
+
+let goneSince = null;
+
+async function forever() {
+  try {
+    await refresh();
+    goneSince = null;
+  } catch (error) {
+    complain(error);
+  } finally {
+    setTimeout(forever, PERIOD);
+  }
+}
+
+function complain(error) {
+  if (!(error instanceof Unanswered)) throw error;  // a mistake in this script: let the console tell
+  if (error.status === 401) {
+    notify("gone", "refused", "The service wants a token. Open this page as /#token=… with the value " +
+      "of MOOSE_SERVE_TOKEN that the service was started with.");
+  } else if (error.status !== null) {
+    notify("gone", "refused", `The service refuses to tell (status ${error.status}). ` +
+      "Look at what moose serve has printed.");
+  } else {
+    goneSince ??= new Date();
+    notify("gone", "no answer", `The service has not answered since ${goneSince.toLocaleTimeString()}. ` +
+      "What is below is the last that it told, not what the plant does now. See whether moose serve is " +
+      "still running; this page goes on asking.");
+  }
+}
+
+function notify(state, word, text) {
+  byId("link").dataset.state = state;
+  byId("link").textContent = word;
+  byId("notice").textContent = text;
+  byId("notice").hidden = !text;
+  byId("data").classList.toggle("is-stale", state === "gone");
+}
+
+// ---------------------------------------------------------------- what depends on the policy only
+
+function layOut() {
+  const { task, origin } = known.manifest;
+  const maker = [origin?.algorithm, origin?.preset, origin?.digest].filter(Boolean).join(", ");
+  byId("policy").textContent = maker ? `${task.name} (${maker})` : task.name;
+  document.title = `${task.name}: moose controller`;
+  byId("signals").replaceChildren(...task.observations.map(card));
+  byId("actions").replaceChildren(...task.actions.map(card));
+  byId("novelty").replaceChildren(svg("chart"));
+  showExample();
+}
+
+function showExample() {
+  const { task } = known.manifest;
+  const middle = task.observations.map(({ name }) => {
+    const { minimum, maximum } = known.manifest.scaling[name];
+    return Number(((minimum + maximum) / 2).toPrecision(3));
+  });
+  byId("example").textContent = `curl -s ${location.origin}/act -H 'Content-Type: application/json' \\\n` +
+    (options.get("token") ? "  -H 'Authorization: Bearer …' \\\n" : "") +
+    `  -d '${JSON.stringify({ session: chosen(), observation: middle })}'\n\n` +
+    `# ${task.observations.map(({ name, unit }) => (unit ? `${name} in ${unit}` : name)).join(", ")}`;
+}
+
+function card({ name, unit }) {
+  const title = element("span", "name", name);
+  if (unit) title.append(element("span", "unit", unit));
+  const head = element("div", "head");
+  head.append(title, element("span", "value"));
+  const box = element("div", "card");
+  box.append(head, svg("chart"));
+  return box;
+}
+
+// ------------------------------------------------------------------------ what a new step changes
+
+function show() {
+  const { live, points } = known;
+  listSessions();
+  const idle = live.sessions[chosen()]?.idle_seconds ?? null;
+  if (!points.length) notify("waiting", "waiting", "");
+  else if (idle > QUIET) notify("idle", `quiet for ${Math.round(idle)} s`, "");
+  else notify("live", "live", "");
+  byId("empty").hidden = points.length > 0;
+  byId("data").hidden = points.length === 0;
+  if (points.length) draw(); else showExample();
+}
+
+function listSessions() {
+  const select = byId("session");
+  const labels = Object.entries(known.live.sessions).map(([name, { source }]) =>
+    [name, source === null ? `${name} (no step yet)` : source === "policy" ? name : `${name} (${source})`]);
+  if (!(chosen() in known.live.sessions)) labels.push([chosen(), `${chosen()} (no step yet)`]);
+  const before = [...select.options].map((each) => [each.value, each.text]);
+  if (JSON.stringify(before) !== JSON.stringify(labels)) {
+    select.replaceChildren(...labels.map(([name, text]) => new Option(text, name)));
+  }
+  select.value = chosen();
+}
+
+function draw() {
+  const { points, manifest: { task, scaling } } = known;
+  const now = points.at(points.findIndex((point) => point.step === known.cursor));  // or the newest
+  showGuard(now);
+  showNovelty();
+  task.actions.forEach(({ name, low, high }, i) => {
+    const values = points.map((point) => point.action[name]);
+    showCard(byId("actions").children[i], values, now.action[name], { limits: [low, high] });
+  });
+  task.observations.forEach(({ name }, i) => {
+    const values = points.map((point) => point.observation[i]);
+    const { minimum, maximum } = scaling[name];
+    showCard(byId("signals").children[i], values, now.observation[i], { range: [minimum, maximum] });
+  });
+  showLog();
+}
+
+function showGuard(now) {
+  const state = byId("state");
+  state.dataset.source = now.source;
+  byId("source").textContent = SOURCES[now.source];
+  const why = now.interventions.map(({ reason, detail }) => `${reason} (${detail})`).join("; ");
+  const place = known.cursor === null ? "" : "under the pointer, ";
+  byId("reasons").textContent = `${place}step ${now.step}: ${why || "no intervention"}`;
+  const { points, live } = known;
+  const seen = Object.keys(REASONS).filter((reason) => live.counts[reason]);
+  const rows = [timelineRow("who acts", "", points.map((point) => ["who", point.source])),
+    ...seen.map((reason) => timelineRow(
+      reason, String(live.counts[reason]), points.map(({ interventions }) =>
+        interventions.some((each) => each.reason === reason) ? ["tick", null] : null), REASONS[reason]))];
+  const legend = element("div", "legend");
+  legend.append(...Object.keys(SOURCES).map((source) => {
+    const item = element("span", "", source);
+    item.dataset.source = source;
+    item.prepend(element("i"));
+    return item;
+  }), element("span", "axis", `steps ${points[0].step} to ${points.at(-1).step}; at the right: how often in all`));
+  byId("timeline").replaceChildren(...rows.flat(), legend);
+}
+
+function timelineRow(name, count, marks, title = "") {
+  const label = element("span", "label", name);
+  label.title = title;
+  const strip = svg("strip");
+  strip.setAttribute("viewBox", `0 0 ${marks.length} 1`);
+  strip.setAttribute("preserveAspectRatio", "none");
+  // Equal neighbours become one piece.
+  for (let from = 0, to; from < marks.length; from = to) {
+    to = from + 1;
+    while (to < marks.length && String(marks[to]) === String(marks[from])) to += 1;
+    if (marks[from] === null) continue;
+    const piece = shape(strip, "rect", marks[from][0], { x: from, y: 0, width: to - from, height: 1 });
+    if (marks[from][1]) piece.dataset.source = marks[from][1];
+  }
+  return [label, strip, element("span", "count", count)];
+}
+
+function showNovelty() {
+  const { live, points } = known;
+  const values = points.map((point) => point.novelty);
+  const place = byId("novelty");
+  if (live.settings.novelty_limit === null) {
+    place.textContent = live.has_novelty
+      ? "Not watched. Start the service with --set novelty_limit=1 to let the fallback act in situations " +
+        "that are more unusual than all of the training data."
+      : "This policy has no support model, so that nobody can tell what is new to it.";
+    return;
+  }
+  // Quantiles up to 1, then multiples of the most unusual data, ten times as much a step.
+  const scale = (value) => (value <= 1 ? value : 1 + Math.log10(value));
+  const lines = [[live.settings.novelty_limit, "limit"], [live.novelty_release, "release"]];
+  const top = Math.max(1, ...values.filter(isKnown), live.settings.novelty_limit) * 1.1;
+  const ticks = [0, 0.5, 1, 10, 100, 1000, 1e4, 1e5, 1e6].filter((tick) => scale(tick) <= scale(top));
+  plot(place.firstChild, values, { scale, low: 0, high: top, lines, ticks });
+}
+
+function showCard(box, values, now, { limits, range }) {
+  const value = box.querySelector(".value");
+  value.textContent = isKnown(now) ? tidy(now) : "missing";
+  value.classList.toggle("is-missing", !isKnown(now));
+  const told = limits ?? range;
+  const inside = [...values.filter(isKnown), ...told];
+  let low = Math.min(...inside), high = Math.max(...inside);
+  const ticks = [...told, low, high];
+  if (low === high) { low -= 1; high += 1; }
+  const room = (high - low) * 0.06;
+  const lines = (limits ?? []).map((limit) => [limit, ""]);
+  plot(box.querySelector("svg"), values, { low: low - room, high: high + room, lines, range, ticks });
+}
+
+function showLog() {
+  const rows = [];  // the newest first; the same thing in steps that follow each other is one row
+  for (const { step, interventions } of known.points.toReversed()) {
+    for (const { reason, detail } of interventions) {
+      const row = rows.find((each) => each.from === step + 1 && each.reason === reason && each.detail === detail);
+      if (row) row.from = step; else rows.push({ from: step, to: step, reason, detail });
+    }
+  }
+  byId("log-range").textContent = rows.length > LOG_ROWS
+    ? `the latest ${LOG_ROWS} of ${rows.length} in the steps shown`
+    : rows.length ? "in the steps shown" : "none in the steps shown";
+  byId("log").hidden = !rows.length;
+  byId("log").tBodies[0].replaceChildren(...rows.slice(0, LOG_ROWS).map(({ from, to, reason, detail }) => {
+    const row = element("tr");
+    row.append(element("td", "", from === to ? String(to) : `${from} to ${to}`),
+      element("td", "", `${reason}: ${REASONS[reason]}`), element("td", "", detail));
+    return row;
+  }));
+}
+
+// ------------------------------------------------------------------------------------- one chart
+
+function plot(chart, values, { low, high, lines, range, ticks, scale = (value) => value }) {
+  const { width, height } = chart.getBoundingClientRect();
+  const left = 48, right = width - 8, top = 8, bottom = height - 14;
+  const x = (i) => left + (i / Math.max(values.length - 1, 1)) * (right - left);
+  const y = (value) => bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (bottom - top);
+  chart.replaceChildren();
+  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  if (range) {
+    const [from, to] = [y(range[1]), y(range[0])];
+    shape(chart, "rect", "range", { x: left, y: from - 1, width: right - left, height: to - from + 2 });
+  }
+  shape(chart, "line", "frame", { x1: left, x2: right, y1: bottom + 4, y2: bottom + 4 });
+  labels(ticks, y).forEach(([tick, height]) => write(chart, left - 6, height + 4, tidy(tick), "end"));
+  lines.forEach(([value, name]) => {
+    shape(chart, "line", "limit", { x1: left, x2: right, y1: y(value), y2: y(value) });
+    if (name) write(chart, left + 4, y(value) - 3, `${name} ${tidy(value)}`, "start");
+  });
+  const { points, cursor } = known;
+  points.forEach((point, i) => {
+    if (point.is_first && i) shape(chart, "line", "start", { x1: x(i), x2: x(i), y1: top, y2: bottom + 4 });
+    if (!isKnown(values[i])) shape(chart, "line", "missing", { x1: x(i), x2: x(i), y1: bottom + 4, y2: height - 3 });
+    if (point.step === cursor) shape(chart, "line", "cursor", { x1: x(i), x2: x(i), y1: 0, y2: height });
+  });
+  shape(chart, "path", "line", { d: trace(values, x, y) });
+  const marked = points.findIndex((point) => point.step === cursor);
+  const at = marked < 0 ? values.length - 1 : marked;
+  if (isKnown(values[at])) shape(chart, "circle", "dot", { cx: x(at), cy: y(values[at]), r: 3 });
+}
+
+// A line that is broken where a value is missing or an episode begins.
+function trace(values, x, y) {
+  let path = "", isDown = false;
+  values.forEach((value, i) => {
+    if (known.points[i].is_first) isDown = false;
+    if (isKnown(value)) path += `${isDown ? "L" : "M"}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
+    isDown = isKnown(value);
+  });
+  return path;
+}
+
+// Ticks that are far enough apart to be read.
+function labels(ticks, y) {
+  const kept = [];
+  for (const tick of ticks) if (kept.every(([, other]) => Math.abs(other - y(tick)) > 12)) kept.push([tick, y(tick)]);
+  return kept;
+}
+
+const isKnown = (value) => value !== null && value !== undefined;
+const tidy = (value) => (Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-3)
+  ? value.toExponential(2) : String(Number(value.toPrecision(4))));
+
+function element(tag, name = "", text = "") {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  if (text) made.textContent = text;
+  return made;
+}
+
+function svg(name) {
+  const made = byId("blank").content.firstElementChild.cloneNode();
+  made.setAttribute("class", name);
+  return made;
+}
+
+function shape(chart, tag, name, attributes) {
+  const made = document.createElementNS(chart.namespaceURI, tag);
+  made.setAttribute("class", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  chart.append(made);
+  return made;
+}
+
+function write(chart, x, y, text, anchor) {
+  shape(chart, "text", "", { x, y, "text-anchor": anchor }).textContent = text;
+}
+
+// ------------------------------------------------------------------------------ what a person does
+
+byId("session").addEventListener("change", (event) => {
+  choose(event.target.value).catch(complain);
+});
+document.addEventListener("pointermove", (event) => {
+  const chart = event.target.closest?.(".chart");
+  if (!chart || !known.points.length) return setCursor(null);
+  const { left, width } = chart.getBoundingClientRect();
+  const share = (event.clientX - left - 48) / (width - 56);
+  const last = known.points.length - 1;
+  setCursor(known.points[Math.min(Math.max(Math.round(share * last), 0), last)].step);
+});
+document.documentElement.addEventListener("pointerleave", () => setCursor(null));
+addEventListener("resize", () => known.points.length && draw());
+
+function setCursor(step) {
+  if (step === known.cursor) return;
+  known.cursor = step;
+  if (known.points.length) draw();
+}
+
 forever();
