@@ -16,7 +16,6 @@ from moose.models.supervised import make_table
 from moose.tasks.task import Task
 from moose.types import DynamicsModel, Key, Params
 
-
 BAND = (0.1, 0.9)
 """Quantiles of the errors between which the band of an error lies."""
 
@@ -117,7 +116,8 @@ def segments_at(dataset: Dataset, chosen: jax.Array, task: Task, horizon: int) -
             table.rewards[chosen[None] + steps[:, None]],
         )
 
-    return gather(chosen)
+    segments: Segments = gather(chosen)
+    return segments
 
 
 def segment_starts(dataset: Dataset, horizon: int) -> np.ndarray:

@@ -6,7 +6,7 @@ The rollout is differentiable from the rewards and penalties back to the policy'
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +74,7 @@ def follow(
 
 
 def _roll(
-    choose: Callable[[jax.Array, jax.Array | None], jax.Array],
+    choose: Callable[[jax.Array, Any], jax.Array],
     model: DynamicsModel,
     members: Params,
     starts: jax.Array,

@@ -1,0 +1,55 @@
+"""``moose judge`` and ``moose report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for, warn
+
+Run = Annotated[
+    Path, typer.Argument(help="The folder of a finished run; of several seeds, one of them.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="How to judge, such as comparison.starts=any; may be repeated."),
+]
+
+
+def judge_command(
+    run: Run,
+    settings: Changes = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    cache: Cache = None,
+) -> None:
+    """Judge a policy from its log alone: is it worth a trial in the plant?
+
+    Models are fitted for this purpose, and the policy is imagined in them beside the cloned
+    behaviour and holding still. The judgement is left in the run's folder as judgement.json.
+
+    For example:
+
+    - `moose judge runs/first`
+
+    - `moose judge runs/first --set comparison.starts=any --json`
+    """
+    from moose.experiments.judgement import judge_run, render
+
+    content = judge_run(
+        run, _settings(settings), cache=cache, progress=progress_for(quiet), warn=warn
+    ).content
+    if as_json:
+        print_json(content)
+    else:
+        Console(soft_wrap=True, highlight=False).print(render(content))
+
+
+def _settings(changes: list[str] | None) -> Any:
+    from moose.config import load_settings
+    from moose.experiments.judgement import JudgeSettings
+
+    return load_settings(JudgeSettings, overrides=changes or ())
