@@ -48,6 +48,39 @@ def judge_command(
         Console(soft_wrap=True, highlight=False).print(render(content))
 
 
+def report_command(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write (default: report.html in the run).")
+    ] = None,
+    settings: Changes = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    cache: Cache = None,
+) -> None:
+    """Tell a run on one page: one HTML file that works offline, the verdict first.
+
+    A run that is not yet judged is judged first; of a benchmark's run the page also has the true
+    returns.
+
+    For example:
+
+    - `moose report runs/first`
+
+    - `moose report runs/first --out first.html`
+    """
+    from moose.experiments.report import write_report
+
+    path, content = write_report(
+        run, out, _settings(settings), cache=cache, progress=progress_for(quiet), warn=warn
+    )
+    if as_json:
+        print_json({"report": str(path), "verdict": content["verdict"]})
+        return
+    typer.echo(f"verdict: {content['verdict']}")
+    typer.echo(f"report:  {path}")
+
+
 def _settings(changes: list[str] | None) -> Any:
     from moose.config import load_settings
     from moose.experiments.judgement import JudgeSettings

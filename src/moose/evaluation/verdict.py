@@ -118,9 +118,8 @@ def _about_models(
     if abs(judgement.bias) > max(abs(judgement.gains[CLONE].mean), 1e-12):
         yield Reason(
             "caution",
-            f"On the held-out stretches the models promise {judgement.bias:+.4g} too much or too "
-            "little on average, more than the gain itself; the comparison with rivals in the same "
-            "models is what counts.",
+            f"On the held-out stretches the models are off by {_signed(judgement.bias)} on average, "
+            "more than the gain itself; only the comparison with rivals in the same models counts.",
         )
 
 
@@ -145,8 +144,8 @@ def _about_gain(judgement: OfflineJudgement, settings: VerdictSettings) -> Itera
     for rival, name in names.items():
         gain = judgement.gains[rival]
         told = (
-            f"Compared with {name} the policy is imagined to earn {gain.mean:+.4g} "
-            f"(95 % interval {gain.interval.low:+.4g} to {gain.interval.high:+.4g})"
+            f"Compared with {name} the policy is imagined to earn {_signed(gain.mean)} "
+            f"(95 % interval {_signed(gain.interval.low)} to {_signed(gain.interval.high)})"
         )
         if gain.interval.low > settings.least_gain:
             yield Reason("for", f"{told}.")
@@ -162,17 +161,17 @@ def _cautions(
     if imagined > best:
         yield Reason(
             "caution",
-            f"The mean imagined return, {imagined:.4g}, is above that of each of the log's own "
-            f"stretches (best: {best:.4g}). Too good to be true is often not true.",
+            f"The mean imagined return, {_plain(imagined)}, is above that of each of the log's own "
+            f"stretches (best: {_plain(best)}). Too good to be true is often not true.",
         )
     if HOLD in judgement.gains and judgement.gains[HOLD].interval.low <= 0:
         gain, share = judgement.gains[HOLD], share_new(judgement, HOLD)
         yield Reason(
             "caution",
             f"Never changing anything is imagined to earn about as much or more: the gain over it "
-            f"is {gain.mean:+.4g} (95 % interval {gain.interval.low:+.4g} to "
-            f"{gain.interval.high:+.4g}), where {100 * share:.1f} % of its situations are new to "
-            "the log.",
+            f"is {_signed(gain.mean)} (95 % interval {_signed(gain.interval.low)} to "
+            f"{_signed(gain.interval.high)}), where {100 * share:.1f} % of its situations are new "
+            "to the log.",
         )
     at_bounds = judgement.performances[POLICY].at_bounds
     for name, share, logged in zip(
@@ -189,3 +188,11 @@ def _cautions(
 def share_new(judgement: OfflineJudgement, controller: str) -> float:
     """Share of a controller's imagined situations that are new to the log."""
     return float(np.mean(judgement.performances[controller].novelty > NEW))
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "−")
+
+
+def _plain(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
