@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -37,10 +37,10 @@ def judge_command(
 
     - `moose judge runs/first --set comparison.starts=any --json`
     """
-    from moose.experiments.judgement import judge_run, render
+    from moose.experiments.judgement import judge_run, judge_settings, render
 
     content = judge_run(
-        run, _settings(settings), cache=cache, progress=progress_for(quiet), warn=warn
+        run, judge_settings(settings or ()), cache=cache, progress=progress_for(quiet), warn=warn
     ).content
     if as_json:
         print_json(content)
@@ -69,20 +69,19 @@ def report_command(
 
     - `moose report runs/first --out first.html`
     """
+    from moose.experiments.judgement import judge_settings
     from moose.experiments.report import write_report
 
     path, content = write_report(
-        run, out, _settings(settings), cache=cache, progress=progress_for(quiet), warn=warn
+        run,
+        out,
+        judge_settings(settings or ()),
+        cache=cache,
+        progress=progress_for(quiet),
+        warn=warn,
     )
     if as_json:
         print_json({"report": str(path), "verdict": content["verdict"]})
         return
     typer.echo(f"verdict: {content['verdict']}")
     typer.echo(f"report:  {path}")
-
-
-def _settings(changes: list[str] | None) -> Any:
-    from moose.config import load_settings
-    from moose.experiments.judgement import JudgeSettings
-
-    return load_settings(JudgeSettings, overrides=changes or ())

@@ -118,7 +118,7 @@ def _about_models(
     if abs(judgement.bias) > max(abs(judgement.gains[CLONE].mean), 1e-12):
         yield Reason(
             "caution",
-            f"On the held-out stretches the models are off by {_signed(judgement.bias)} on average, "
+            f"On held-out stretches the models are off by {_signed(judgement.bias)} on average, "
             "more than the gain itself; only the comparison with rivals in the same models counts.",
         )
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from moose.algorithms import clone
 from moose.algorithms.clone import Config as CloneSettings
-from moose.config import Settings, digest, settings_tree
+from moose.config import Settings, digest, load_settings, settings_tree
 from moose.data.dataset import Dataset
 from moose.data.split import cut_episodes, fold_episodes, split_episodes
 from moose.envs import catalog
@@ -81,6 +81,11 @@ class JudgeSettings(Settings):
     """The clone of the behaviour."""
     comparison: ComparisonSettings = ComparisonSettings()
     verdict: VerdictSettings = VerdictSettings()
+
+
+def judge_settings(overrides: Sequence[str] = ()) -> JudgeSettings:
+    """The settings with texts ``a.b=c`` put over them; what they do not name stays as it is."""
+    return load_settings(JudgeSettings, base=settings_tree(JudgeSettings()), overrides=overrides)
 
 
 class Partition(NamedTuple):
