@@ -33,7 +33,7 @@ from moose.experiments.run_folder import read_run, run_digest, write_run
 from moose.models.actor import SampledActor, act
 from moose.models.networks import init_network
 from moose.progress import SILENT
-from runs import JUDGED_QUICKLY, TINY_CLONE, log, undisturbed
+from runs import JUDGED_QUICKLY, TINY_CLONE, judged, log
 from toys import make_toy_task
 
 SETTINGS = judge_settings(JUDGED_QUICKLY)
@@ -52,20 +52,19 @@ class Listener:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A tiny run of MOOSE on four short episodes; its cache is beside it."""
+    """A tiny run of MOOSE on four short episodes, judged; its cache is beside it."""
     folder = tmp_path_factory.mktemp("judgement")
-    shutil.copytree(undisturbed(), folder / "run")
-    shutil.copytree(undisturbed().parent / "cache", folder / "cache")
+    shutil.copytree(judged().parent, folder, dirs_exist_ok=True)
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def found(run):
-    return judge_run(run, SETTINGS, cache=run.parent / "cache").content
+    return json.loads((run / JUDGEMENT).read_text())
 
 
-def test_a_judgement_is_left_in_the_run(run, found):
-    assert found == json.loads((run / JUDGEMENT).read_text())
+def test_a_judgement_is_left_in_the_run(found):
+    assert found["settings"] == settings_tree(SETTINGS)
     assert found["verdict"] in VERDICTS
     assert set(found["controllers"]) == {"policy", "clone", "hold", "log"}
     assert set(found["gains"]) == {"clone", "hold", "log"}

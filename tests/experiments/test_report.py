@@ -15,9 +15,8 @@ from moose.experiments.judgement import judge_settings
 from moose.experiments.report import LARGEST, write_report
 from moose.tasks.intake import load_plant
 from plant_log import HEADER, rows, text_of, tree_with, write
-from runs import JUDGED_QUICKLY, TINY_CLONE, undisturbed
+from runs import JUDGED_QUICKLY, TINY_CLONE, judged
 
-QUICKLY = judge_settings(JUDGED_QUICKLY)
 WILD = "<script>document.title='owned'</script>"
 
 
@@ -27,7 +26,7 @@ def own_plant(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     table = rows()
     table[0][HEADER.index("pressure")] = WILD
-    tree = tree_with(name='boiler <b>"1"</b>', fixes__missing="split")
+    tree = tree_with(name='boiler <b>"1"</b>')
     tree["observations"] = {
         "temperature": tree["observations"]["temperature"],
         WILD: {"low": 0, "unit": "<bar>"},
@@ -38,7 +37,9 @@ def own_plant(tmp_path_factory):
     save_dataset(dataset, folder / "data")
     request = runner.make_request(str(folder / "data"), algorithm="clone", settings=[TINY_CLONE])
     runner.start_run(request, folder / "run")
-    path, content = write_report(folder / "run", settings=QUICKLY)
+    path, content = write_report(
+        folder / "run", settings=judge_settings((*JUDGED_QUICKLY, "folds=3"))
+    )
     assert path == folder / "run" / "report.html"
     return path, content
 
@@ -59,7 +60,7 @@ def test_a_report_opens_offline_in_any_light(own_plant, dark):
         headings = page.locator("h2").all_inner_texts()
         assert "What it earns in the true plant" not in headings
         pictures = page.locator("svg.chart")
-        assert pictures.count() > 12
+        assert pictures.count() == 12
         for i in range(pictures.count()):
             box = pictures.nth(i).bounding_box()
             assert box["width"] > 200
@@ -89,9 +90,11 @@ def test_every_reason_is_told(own_plant):
 
 
 def test_a_benchmark_has_the_true_returns_too(tmp_path):
-    shutil.copytree(undisturbed(), tmp_path / "run")
-    cache = undisturbed().parent / "cache"
-    path, _ = write_report(tmp_path / "run", tmp_path / "page.html", QUICKLY, cache=cache)
+    shutil.copytree(judged(), tmp_path / "run")
+    cache = judged().parent / "cache"
+    path, _ = write_report(
+        tmp_path / "run", tmp_path / "page.html", judge_settings(JUDGED_QUICKLY), cache=cache
+    )
     page = path.read_text()
     assert "What it earns in the true plant" in page
     assert "True return in the course of training" in page

@@ -114,6 +114,21 @@ def undisturbed(*words) -> Path:
 
 
 @functools.cache
+def judged() -> Path:
+    """The folder of an undisturbed run that was judged; its cache is ``cache`` beside it."""
+
+    def make(place):
+        for name in ("run", "cache"):
+            shutil.copytree(undisturbed().parent / name, place / name)
+        words = [word for change in JUDGED_QUICKLY for word in ("--set", change)]
+        ended = moose("judge", place / "run", "--cache", place / "cache", "--quiet", *words)
+        assert ended.code == 0, ended.errors
+        assert "verdict: " in ended.out
+
+    return _once("judged", make) / "run"
+
+
+@functools.cache
 def log() -> Path:
     """A data set of four short episodes."""
 
