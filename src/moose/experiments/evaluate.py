@@ -207,7 +207,7 @@ def plant_of(provenance: Mapping[str, Any]) -> Plant:
         raise RunError(
             f"There is no simulator of the plant '{task.name}'.",
             where="evaluation in the true plant",
-            advice="judge the run from its log instead: moose diagnose RUN",
+            advice="judge the run from its log instead: moose judge RUN",
         )
     recipe = _recipe_of(provenance)
     return make_industrial_benchmark(recipe.setpoint if recipe else recipes.EXPECTED_SETPOINT)
