@@ -72,6 +72,7 @@ def verdict_of(settings=None, **changes):
     [
         ({}, "deploy candidate", "+2 (95 % interval +1 to +3)"),
         ({"gain": (1.0, -0.2, 2.0)}, "nothing gained", "not certain"),
+        ({"gain": (-1.0, -2.0, -0.5)}, "nothing gained", "that is no gain"),
         ({"log_gain": (1.0, 0.0, 2.0)}, "nothing gained", "logged actions themselves"),
         ({"new": 0.2}, "too far from data", "20.0 % of the situations"),
         ({"noise": 2.0}, "models too weak", "at least 20 % are asked for"),

@@ -150,7 +150,8 @@ def _about_gain(judgement: OfflineJudgement, settings: VerdictSettings) -> Itera
         if gain.interval.low > settings.least_gain:
             yield Reason("for", f"{told}.")
         else:
-            yield Reason("against", f"{told}: a gain is not certain.")
+            what = "that is no gain" if gain.interval.high <= 0 else "a gain is not certain"
+            yield Reason("against", f"{told}: {what}.")
 
 
 def _cautions(
