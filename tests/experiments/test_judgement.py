@@ -11,9 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from moose.cli import app
 from moose.config import settings_tree
 from moose.data.files import load_dataset, save_dataset
 from moose.data.normalize import measure
@@ -33,7 +31,7 @@ from moose.experiments.run_folder import read_run, run_digest, write_run
 from moose.models.actor import SampledActor, act
 from moose.models.networks import init_network
 from moose.progress import SILENT
-from runs import JUDGED_QUICKLY, TINY_CLONE, judged, log
+from runs import JUDGED_QUICKLY, TINY_CLONE, judged, log, moose
 from toys import make_toy_task
 
 SETTINGS = judge_settings(JUDGED_QUICKLY)
@@ -81,13 +79,17 @@ def test_a_judgement_is_left_in_the_run(found):
 
 
 def test_models_are_fitted_once_and_the_answer_stays(run, found):
+    cache = run.parent / "cache"
+    (run / JUDGEMENT).unlink()
+    ended = moose("judge", run, "--cache", cache, *WORDS)
+    assert ended.code == 0, ended.errors
+    stages = {json.loads(line)["stage"] for line in ended.errors.splitlines()}
+    assert stages == {"imagining"}
+    assert json.loads((run / JUDGEMENT).read_text()) == found
     listener = Listener()
-    again = judge_run(run, SETTINGS, cache=run.parent / "cache", progress=listener)
-    assert listener.stages == ["imagining"]
-    assert again.content == found
-    known = judge_run(run, SETTINGS, cache=run.parent / "cache", progress=listener, is_fresh=False)
-    assert listener.stages == ["imagining"]
+    known = judge_run(run, SETTINGS, cache=cache, progress=listener, is_fresh=False)
     assert known.content == found
+    assert listener.stages == []
 
 
 def test_another_algorithm_on_a_single_episode_is_judged(tmp_path):
@@ -97,9 +99,9 @@ def test_another_algorithm_on_a_single_episode_is_judged(tmp_path):
         str(tmp_path / "data"), algorithm="clone", settings=[TINY_CLONE], evaluation_episodes=0
     )
     runner.start_run(request, tmp_path / "run")
-    told = CliRunner().invoke(app, ["judge", str(tmp_path / "run"), "--quiet", "--json", *WORDS])
-    assert told.exit_code == 0, told.output
-    content = json.loads(told.stdout)
+    ended = moose("judge", tmp_path / "run", "--quiet", "--json", *WORDS)
+    assert ended.code == 0, ended.errors
+    content = json.loads(ended.out)
     assert "2 folds of blocks of time" in content["protocol"]["manner"]
     assert content["settings"] == settings_tree(SETTINGS)
 
