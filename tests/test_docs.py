@@ -73,10 +73,11 @@ def test_commands_print_what_is_shown(document, workplace, monkeypatch, capsys):
 
 
 # What takes minutes for a person takes less here: fewer start states, epochs and episodes.
+_JUDGED = "--set folds=2 --set support.epochs=3"
 LIGHTER = {
-    "train": "--set search.start_states=10 --set search.updates=150 --set support.epochs=6",
-    "report": "--set folds=2 --set dynamics.epochs=8 --set support.epochs=3",
-    "judge": "--set folds=2 --set dynamics.epochs=8 --set support.epochs=3",
+    "train": "--set support.epochs=6 --set search.start_states=10 --set search.updates=150",
+    "report": _JUDGED,
+    "judge": _JUDGED,
     "examples/hidden_plant.py": "--episodes 200",
 }
 

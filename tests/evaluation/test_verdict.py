@@ -99,7 +99,7 @@ def test_the_gravest_trouble_gives_the_name_and_all_are_told():
     ("changes", "told"),
     [
         ({"imagined": -20.0}, "Too good to be true"),
-        ({"hold": (-1.0, -2.0, 0.1)}, "Never changing anything"),
+        ({"hold": (-1.0, -2.0, 0.1)}, "over never changing anything"),
         (
             {"at_bounds": 0.8},
             "action push is at its bounds in 80 % of the steps (in the log: 10 %)",

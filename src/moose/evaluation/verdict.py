@@ -169,10 +169,9 @@ def _cautions(
         gain, share = judgement.gains[HOLD], share_new(judgement, HOLD)
         yield Reason(
             "caution",
-            f"Never changing anything is imagined to earn about as much or more: the gain over it "
-            f"is {_signed(gain.mean)} (95 % interval {_signed(gain.interval.low)} to "
-            f"{_signed(gain.interval.high)}), where {100 * share:.1f} % of its situations are new "
-            "to the log.",
+            f"A gain over never changing anything is not certain: {_signed(gain.mean)} (95 % interval "
+            f"{_signed(gain.interval.low)} to {_signed(gain.interval.high)}); "
+            f"{100 * share:.1f} % of the situations that this leads to are new to the log.",
         )
     at_bounds = judgement.performances[POLICY].at_bounds
     for name, share, logged in zip(
