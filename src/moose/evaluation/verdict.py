@@ -169,8 +169,8 @@ def _cautions(
         gain, share = judgement.gains[HOLD], share_new(judgement, HOLD)
         yield Reason(
             "caution",
-            f"A gain over never changing anything is not certain: {_signed(gain.mean)} (95 % interval "
-            f"{_signed(gain.interval.low)} to {_signed(gain.interval.high)}); "
+            f"A gain over never changing anything is not certain: {_signed(gain.mean)} (95 % "
+            f"interval {_signed(gain.interval.low)} to {_signed(gain.interval.high)}); "
             f"{100 * share:.1f} % of the situations that this leads to are new to the log.",
         )
     at_bounds = judgement.performances[POLICY].at_bounds
