@@ -3,7 +3,8 @@
     python examples/make_plant_log.py
 
 writes ``examples/plant/plant.csv.gz`` and ``plant_german.csv.gz``, the same rows with semicolons,
-decimal commas and German dates; byte for byte the same every time. One row a minute: the measured
+decimal commas and German dates; byte for byte the same every time. One row a minute, eight hours
+a run: the measured
 fatigue and consumption, the set-points chosen in that minute, the load and the number of the run.
 The log has what logs have: stops between the runs, a gap, a stuck sensor, a few missing values.
 """
@@ -22,7 +23,7 @@ from moose.storage import atomic_file
 
 FOLDER = Path(__file__).parent / "plant"
 HEADER = ("time", "run", "load", "velocity", "gain", "shift", "fatigue", "consumption")
-RUNS, MINUTES = 40, 1000
+RUNS, MINUTES = 84, 480
 GAP = (5, 300, 312)
 STUCK = (9, 200, 290)
 MISSING = ((1, 77, "fatigue"), (1, 78, "fatigue"), (7, 410, "consumption"), (15, 33, "fatigue"))

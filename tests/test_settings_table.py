@@ -9,6 +9,7 @@ import pytest
 
 from moose.algorithms.registry import ALGORITHMS
 from moose.config import load_settings, settings_tree
+from moose.experiments.judgement import JudgeSettings, judge_settings
 
 TEXT = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
 
@@ -48,11 +49,19 @@ def test_the_defaults_in_the_table_are_the_defaults(name):
     assert load_settings(config, overrides=overrides) == config()
 
 
+def test_the_settings_of_a_judgement_are_listed_with_their_defaults():
+    listed = table_below("What it is worth without a simulator")
+    assert set(listed) == set(leaves(settings_tree(JudgeSettings())))
+    assert judge_settings([f"{name}={value}" for name, value in listed.items()]) == JudgeSettings()
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_preset_is_listed(name):
     assert set(table_below("Presets")) == set(ALGORITHMS[name].presets)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "metrics.jsonl", "evaluations.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "metrics.jsonl", "evaluations.jsonl", "judgement.json", "report.html"]
+)
 def test_the_files_of_a_run_are_described(name):
     assert f"| `{name}` |" in TEXT

@@ -369,7 +369,7 @@ def test_checks_do_not_depend_on_how_the_rows_come_in_batches(tmp_path, monkeypa
         }
         pq.write_table(pa.table(columns), path)
         for size in (17, 100, 1000):
-            monkeypatch.setattr("moose.data.tables._ROWS_AT_A_TIME", size)
+            monkeypatch.setattr("moose.data.typed_tables._ROWS_AT_A_TIME", size)
             found = findings_of([path], tree_with(**changes))
             (own,) = [f for f in found if f.code == code]
             assert (own.row, own.column) == (row - 1, column), size  # no header counts

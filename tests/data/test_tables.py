@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given
 
 from fuzzing import fuzzed
+from moose.data.batches import NO_TIME, Wanted
 from moose.data.findings import Findings
 from moose.data.schema import TextSettings
-from moose.data.tables import NO_TIME, Wanted, find_files, open_table, read_arrays
+from moose.data.tables import find_files, open_table
+from moose.data.typed_tables import read_arrays
 from moose.errors import DataError, UserError
 from plant_log import findings_of, loaded, rows, text_of, tree_with, write
 
@@ -130,7 +132,7 @@ def test_the_slow_way_reads_what_the_fast_way_reads(tmp_path, monkeypatch):
     wanted = Wanted(("temperature", "pressure", "valve", "cost"), "time", "batch")
     plain = read(csv(tmp_path, table), wanted)
     for block in (1 << 10, 1 << 12, 1 << 22):
-        monkeypatch.setattr("moose.data.tables._BLOCK_BYTES", block)
+        monkeypatch.setattr("moose.data.text_tables._BLOCK_BYTES", block)
         spoiled = [list(row) for row in table]
         spoiled[300][2] = "bad"
         spoiled[500][3] = "worse"

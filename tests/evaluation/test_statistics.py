@@ -10,6 +10,7 @@ import pytest
 from moose.evaluation.statistics import (
     mean_with_deviation,
     mean_with_error,
+    paired_interval,
     percentile_interval,
     probability_of_improvement,
     tail_values,
@@ -155,3 +156,38 @@ def test_statistics_repeat_themselves():
     assert percentile_interval(values) == percentile_interval(values)
     first, second = (probability_of_improvement([(values, values + 0.1)]) for _ in range(2))
     assert first == second
+
+
+def paired(rng, *, episodes=20, per_episode=5, models=4, between=1.0, opinion=0.5):
+    """Gains of mean 1 whose episodes and models have luck and opinions of their own."""
+    luck = between * rng.normal(size=(2, 1, episodes))
+    opinions = opinion * rng.normal(size=(2, models, 1))
+    gains = 1.0 + luck.repeat(per_episode, axis=2) + opinions
+    return gains, np.tile(np.repeat(np.arange(episodes), per_episode), (2, 1))
+
+
+def test_a_paired_interval_holds_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        low, high = paired_interval(*paired(rng), confidence=0.9, resamples=200)
+        hits += low <= 1.0 <= high
+    # Few models make it a little too narrow; independent starts would hold it half as often.
+    assert 0.75 <= hits / 200 <= 0.97
+
+
+def test_starts_of_one_episode_count_as_one():
+    rng = np.random.default_rng(1)
+    gains, clusters = paired(rng, opinion=0.0)
+    honest = paired_interval(gains, clusters)
+    naive = paired_interval(gains, np.tile(np.arange(100), (2, 1)))
+    assert honest.high - honest.low > 1.7 * (naive.high - naive.low)
+
+
+def test_models_that_disagree_widen_a_paired_interval():
+    gains, clusters = paired(np.random.default_rng(2), between=0.0, opinion=1.0)
+    interval = paired_interval(gains, clusters)
+    assert interval.high - interval.low > 0.3
+    assert interval.low < gains.mean() < interval.high
+    certain = paired_interval(np.full_like(gains, 0.25), clusters)
+    assert tuple(certain) == (0.25, 0.25)

@@ -23,6 +23,12 @@ TINY = {
     "search": {"hidden": [8], "updates": 2, "start_states": 3, "horizon": 4, "checks": 2},
 }
 TINY_CLONE = {"hidden": [8], "updates": 20, "checks": 10}
+JUDGED_QUICKLY = (
+    *("folds=2", "dynamics.epochs=1", "dynamics.hidden=[8]", "dynamics.batch_size=50"),
+    *("support.epochs=1", "support.width=8", "behaviour.updates=5", "behaviour.hidden=[8]"),
+    *("comparison.num_starts=4", "comparison.horizon=6"),
+)
+"""Settings of a judgement that says nothing, but soon."""
 ROOM_FOR_MODELS_ONLY = (
     45_000  # bytes: more than a checkpoint of the models, less than the support's
 )
@@ -105,6 +111,21 @@ def undisturbed(*words) -> Path:
         assert ended.code == 0, ended.errors
 
     return _once(" ".join(["undisturbed", *map(str, words)]).replace(" ", "-"), make) / "run"
+
+
+@functools.cache
+def judged() -> Path:
+    """The folder of an undisturbed run that was judged; its cache is ``cache`` beside it."""
+
+    def make(place):
+        for name in ("run", "cache"):
+            shutil.copytree(undisturbed().parent / name, place / name)
+        words = [word for change in JUDGED_QUICKLY for word in ("--set", change)]
+        ended = moose("judge", place / "run", "--cache", place / "cache", "--quiet", *words)
+        assert ended.code == 0, ended.errors
+        assert "verdict: " in ended.out
+
+    return _once("judged", make) / "run"
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from moose.cli import (
     evaluate,
     export,
     grid,
+    judge,
     replay,
     serve,
     task,
@@ -43,6 +44,8 @@ app.command("demo")(demo.demo_command)
 app.command("train")(train.train_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("diagnose")(diagnose.diagnose_command)
+app.command("judge")(judge.judge_command)
+app.command("report")(judge.report_command)
 app.command("check")(check.check_command)
 app.command("export")(export.export_command)
 app.command("replay")(replay.replay_command)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
+from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for, warn
 
 
 def evaluate_command(
@@ -49,7 +49,7 @@ def evaluate_command(
         environment=env,
         cache=cache,
         progress=progress_for(quiet),
-        warn=lambda text: typer.echo(f"warning: {text}", err=True),
+        warn=warn,
     )
     if as_json:
         print_json(result)

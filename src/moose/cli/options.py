@@ -46,6 +46,11 @@ def progress_for(is_quiet: bool) -> Progress:
     return make_progress(sys.stderr, is_quiet=is_quiet)
 
 
+def warn(text: str) -> None:
+    """Say on standard error that something is amiss but mended."""
+    typer.echo(f"warning: {text}", err=True)
+
+
 def print_json(content: Any) -> None:
     """Print one JSON document on standard output."""
     typer.echo(json.dumps(content, indent=2, allow_nan=False))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for
+from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for, warn
 from moose.errors import ConfigError
 
 _SETTLED_AT_THE_START = (
@@ -127,7 +127,7 @@ def train_command(
     was_finished = runner.is_finished(folder)
     try:
         runner.resume_run(
-            folder, data=data if resume else None, cache=cache, progress=progress, warn=_warn
+            folder, data=data if resume else None, cache=cache, progress=progress, warn=warn
         )
     except KeyboardInterrupt:
         from moose.experiments.run_folder import resume_command
@@ -155,7 +155,7 @@ def _data_set(source: list[str], fixes: list[str], cache: Path | None, quiet: bo
     dataset, findings = load_plant(source[0], source[1:], fixes=fixes, progress=progress_for(quiet))
     for finding in findings:
         if finding.severity == "warning":
-            _warn(f"{finding.what} ({finding.place})")
+            warn(f"{finding.what} ({finding.place})")
     # The same numbers under another task are another data set.
     name = f"plant-{digest(dataset.fingerprint, dataset.provenance['task'])}"
     folder = (cache or cache_folder()) / "datasets" / name
@@ -166,10 +166,6 @@ def _data_set(source: list[str], fixes: list[str], cache: Path | None, quiet: bo
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name not in {"DEFAULT", "DEFAULT_MAP"}
-
-
-def _warn(text: str) -> None:
-    typer.echo(f"warning: {text}", err=True)
 
 
 def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
@@ -188,5 +184,5 @@ def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
     for seed, policy in policies.items():
         typer.echo(f"policy: {policy}" + (f"  (seed {seed})" if len(policies) > 1 else ""))
     is_own_plant = "task" in manifest.data.provenance
-    command = "diagnose" if is_own_plant else "evaluate"
+    command = "judge" if is_own_plant else "evaluate"
     typer.echo(f"to see what it is worth: moose {command} {shlex.quote(str(folder))}")

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from moose.data.batches import NO_TIME, Batch, Table
 from moose.data.checks import Checker
 from moose.data.dataset import Dataset
 from moose.data.findings import Finding, require_none, unfixed
 from moose.data.schema import Column, Fixes, Schema, asked_for, steps_of
-from moose.data.tables import NO_TIME, Batch, Table, find_files, open_table
+from moose.data.tables import find_files, open_table
 from moose.errors import DataError
 from moose.progress import SILENT, Progress
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from moose.data.batches import Batch, Table, Wanted
 from moose.data.column_checks import ColumnCheck
 from moose.data.findings import Finding, Findings, make_finding
 from moose.data.places import Place, Places, Stretch
 from moose.data.schema import Schema
 from moose.data.step_checks import CopyCheck, StepCheck
-from moose.data.tables import Batch, Table, Wanted
 from moose.data.time_checks import EpisodeCheck, TimeCheck
 from moose.errors import nearest
 

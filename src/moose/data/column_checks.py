@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from moose.data.batches import Batch, Report
 from moose.data.findings import Finding, make_finding
 from moose.data.places import NOWHERE, Place, Places, Stretch
 from moose.data.schema import Column, Numbers, Schema
-from moose.data.tables import Batch, Report
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SAMPLES_OF_BATCH = 2000

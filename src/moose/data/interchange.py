@@ -22,7 +22,7 @@ import pyarrow.ipc
 
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
-from moose.data.tables import read_arrays
+from moose.data.typed_tables import read_arrays
 from moose.errors import DataError, MissingExtraError, UserError
 from moose.storage import atomic_folder, named_os_errors, read_json
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
 from moose.errors import ConfigError, DataError
 
 Indices = npt.NDArray[np.int64]
@@ -39,7 +43,75 @@ def split_episodes(num_episodes: int, fraction: float, seed: int) -> tuple[Indic
             f"A seed of {seed} is negative.", where="seed", advice="choose 0 or a positive number"
         )
     num_held_out = min(max(round(fraction * num_episodes), 1), num_episodes - 1)
-    # NumPy promises that the raw stream of PCG64 never changes; of permutation() it does not.
-    order = np.argsort(np.random.PCG64(seed).random_raw(num_episodes), kind="stable")
-    order = order.astype(np.int64)
+    order = _shuffled(num_episodes, seed)
     return np.sort(order[num_held_out:]), np.sort(order[:num_held_out])
+
+
+def fold_episodes(num_episodes: int, folds: int, seed: int) -> list[Indices]:
+    """Deal the episodes ``0 .. num_episodes - 1`` at random into folds of about the same size.
+
+    Args:
+        num_episodes: E, at least as many as there are folds.
+        folds: How many, at least two.
+        seed: The same seed deals the same way.
+
+    Returns:
+        For each fold its episodes, sorted; every episode is in exactly one.
+    """
+    if not 2 <= folds <= num_episodes:
+        raise DataError(
+            f"Cannot deal {num_episodes} episodes into {folds} folds.",
+            where="folds of the data set",
+            advice="choose two or more, and no more than there are episodes",
+        )
+    order = _shuffled(num_episodes, seed)
+    return [np.sort(order[fold::folds]) for fold in range(folds)]
+
+
+def cut_episodes(dataset: Dataset, least: int) -> Dataset:
+    """Cut episodes into blocks of time where there are fewer than ``least`` of them.
+
+    Args:
+        dataset: A log of a few long episodes.
+        least: How many episodes there have to be.
+
+    Returns:
+        The same transitions in at least ``least`` episodes; the data set itself if it has them.
+    """
+    if dataset.num_episodes >= least:
+        return dataset
+    if dataset.num_transitions < least:
+        raise DataError(
+            f"{dataset.num_transitions} transitions cannot be cut into {least} blocks.",
+            where="folds of the data set",
+            advice="add more of the log",
+        )
+    # Each into so many blocks that the longest ones are as short as they have to be.
+    blocks = np.ones(dataset.num_episodes, np.int64)
+    while blocks.sum() < least:
+        blocks[np.argmax(dataset.lengths / blocks)] += 1
+    episodes = []
+    for number, count in enumerate(blocks):
+        first, row = int(dataset.offsets[number]), int(dataset.offsets[number]) + number
+        length = int(dataset.lengths[number])
+        edges = np.linspace(0, length, int(count) + 1).round().astype(np.int64)
+        for start, stop in itertools.pairwise(edges):
+            is_last = stop == length
+            known = stop + 1 if not is_last or dataset.final_observed[number] else stop
+            episodes.append(
+                Episode(
+                    dataset.observations[row + start : row + known],
+                    dataset.actions[first + start : first + stop],
+                    dataset.rewards[first + start : first + stop],
+                    terminated=bool(is_last and dataset.terminated[number]),
+                    truncated=bool(is_last and dataset.truncated[number]),
+                )
+            )
+    return Dataset.from_episodes(
+        episodes, dataset.observation_names, dataset.action_names, dataset.provenance
+    )
+
+
+def _shuffled(count: int, seed: int) -> Indices:
+    # NumPy promises that the raw stream of PCG64 never changes; of permutation() it does not.
+    return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable").astype(np.int64)

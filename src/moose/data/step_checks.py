@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from moose.data.batches import Batch, Report
 from moose.data.findings import make_finding
 from moose.data.places import NOWHERE, Place, Places
 from moose.data.schema import Numbers, Schema, steps_of
-from moose.data.tables import Batch, Report
 
 _RATE_SLACK = 1.001  # logs round what they write
 

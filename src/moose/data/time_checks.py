@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from moose.data.batches import NO_TIME, Batch, Report
 from moose.data.findings import Finding, make_finding
 from moose.data.places import NOWHERE, Place, Places
 from moose.data.schema import Schema
-from moose.data.tables import NO_TIME, Batch, Report
 
 _SECOND = 1e9
 

@@ -201,6 +201,45 @@ def probability_of_improvement(
     return Comparison(total / len(tasks), _between(figures / len(tasks), confidence))
 
 
+def paired_interval(
+    gains: npt.NDArray[np.float64],
+    clusters: npt.NDArray[np.int64],
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = _MOST_RESAMPLES,
+) -> Interval:
+    """A bootstrap interval of the mean of paired differences over models and start states.
+
+    Start states of one episode are drawn together or not at all, and so are all numbers of one
+    model: both the luck of the episodes and the opinion of the models count.
+
+    Args:
+        gains: ``[W, K, N]``: differences in K models of each of W groups, whose N start states
+            are their own.
+        clusters: ``[W, N]`` the episode of each start state, numbered anew in each group.
+        confidence: Share of all such intervals that hold the true value.
+        resamples: How often to draw.
+
+    Returns:
+        The interval between the percentiles of the resampled means.
+    """
+    groups, models, _ = gains.shape
+    sums, counts, owners = [], [], []
+    for group in range(groups):
+        _, places = np.unique(clusters[group], return_inverse=True)
+        sums.append(np.stack([np.bincount(places, weights=row) for row in gains[group]], axis=1))
+        counts.append(np.bincount(places))
+        owners.append(np.full(len(counts[-1]), group))
+    table, sizes, owner = np.concatenate(sums), np.concatenate(counts), np.concatenate(owners)
+    drawn = _counts(_draws(len(sizes), resamples), len(sizes))  # [R, episodes]
+    weights = np.stack(
+        [_counts(_draws(models, resamples, 1, group), models) / models for group in range(groups)],
+        axis=1,
+    )  # [R, W, K]
+    totals = np.einsum("re,rek,ek->r", drawn, weights[:, owner], table)
+    return _between(totals / (drawn @ sizes), confidence)
+
+
 def _wins(
     ours: Groups, theirs: Groups
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -220,7 +220,7 @@ def plant_of(provenance: Mapping[str, Any]) -> Plant:
         raise RunError(
             f"There is no simulator of the plant '{task.name}'.",
             where="evaluation in the true plant",
-            advice="judge the run from its log instead: moose diagnose RUN",
+            advice="judge the run from its log instead: moose judge RUN",
         )
     if provenance["plant"] == gymnasium_task.PLANT:
         raise RunError(

@@ -36,6 +36,50 @@ _FITTED = "moose-fitted"
 _SCHEMA_VERSION = 1
 
 
+class SharedFits:
+    """Fitted models in a cache, where other runs find them.
+
+    Args:
+        cache: The cache's folder.
+        warn: Called with a sentence when something damaged had to be set aside.
+    """
+
+    def __init__(self, cache: Path, warn: Warn = lambda text: None) -> None:
+        self.folder = cache / "fitted"
+        self._locks = cache / "locks"
+        self._warn = warn
+        remove_stale_temporaries(self.folder)
+
+    def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
+        """The result stored under this digest, or the one ``make`` gives, stored from now on.
+
+        Of several processes that need the same result, one makes it and the others wait.
+        """
+        path = self.folder / f"{name}-{digest}"
+        with _one_at_a_time(self._locks / f"fit-{path.name}"):
+            if path.exists():
+                try:
+                    stored, _ = _load(path, like, _FITTED)
+                except UserError as error:
+                    set_aside(path, error, self._warn)
+                else:
+                    return stored
+            return self._make_and_share(path, name, digest, make)
+
+    def _make_and_share(
+        self, path: Path, name: str, digest: str, make: Callable[[], TreeT]
+    ) -> TreeT:
+        result = make()
+        require_finite(result, f"what was fitted as '{name}'", f"stage '{name}', last step")
+        content = {"name": name, "digest": digest}
+        try:
+            _save(path, result, _FITTED, content)
+        except StorageError as error:
+            # The run has its own checkpoint; only other runs will have to fit it again.
+            self._warn(f"cannot share what was fitted as '{name}' in {path}: {error.what}")
+        return result
+
+
 class RunJournal:
     """Keeps a run's checkpoints and lines in its folder, and fitted models in a shared cache.
 
@@ -56,15 +100,14 @@ class RunJournal:
         seed_folders: Sequence[Path] | None = None,
     ) -> None:
         self._checkpoints = folder / CHECKPOINTS
-        self._fitted = cache / "fitted"
-        self._locks = cache / "locks"
+        self._shared = SharedFits(cache, warn)
         self._warn = warn
         self._is_seeded = seed_folders is not None
         self._line_folders = [folder] if seed_folders is None else list(seed_folders)
         for place in (*self._line_folders, self._checkpoints):
             with named_os_errors(place):
                 place.mkdir(parents=True, exist_ok=True)
-        for place in dict.fromkeys((folder, self._checkpoints, self._fitted, *self._line_folders)):
+        for place in dict.fromkeys((folder, self._checkpoints, *self._line_folders)):
             remove_stale_temporaries(place)
         for place in self._line_folders:
             for name in (METRICS, EVALUATIONS):
@@ -109,33 +152,8 @@ class RunJournal:
             _append(place / EVALUATIONS, [{"stage": stage, "step": step, **content}])
 
     def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
-        """The result stored under this digest, or the one ``make`` gives, stored from now on.
-
-        Of several processes that need the same result, one makes it and the others wait.
-        """
-        path = self._fitted / f"{name}-{digest}"
-        with _one_at_a_time(self._locks / f"fit-{path.name}"):
-            if path.exists():
-                try:
-                    stored, _ = _load(path, like, _FITTED)
-                except UserError as error:
-                    set_aside(path, error, self._warn)
-                else:
-                    return stored
-            return self._make_and_share(path, name, digest, make)
-
-    def _make_and_share(
-        self, path: Path, name: str, digest: str, make: Callable[[], TreeT]
-    ) -> TreeT:
-        result = make()
-        require_finite(result, f"what was fitted as '{name}'", f"stage '{name}', last step")
-        content = {"name": name, "digest": digest}
-        try:
-            _save(path, result, _FITTED, content)
-        except StorageError as error:
-            # The run has its own checkpoint; only other runs will have to fit it again.
-            self._warn(f"cannot share what was fitted as '{name}' in {path}: {error.what}")
-        return result
+        """See :meth:`SharedFits.once`."""
+        return self._shared.once(name, digest, like, make)
 
 
 def require_finite(tree: object, what: str, where: str) -> None:

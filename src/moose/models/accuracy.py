@@ -11,18 +11,37 @@ import numpy as np
 from moose.data.dataset import Dataset
 from moose.data.windows import gather_windows
 from moose.errors import DataError
+from moose.models.rollout import Imagined, follow
 from moose.models.supervised import make_table
 from moose.tasks.task import Task
 from moose.types import DynamicsModel, Key, Params
 
+BAND = (0.1, 0.9)
+"""Quantiles of the errors between which the band of an error lies."""
+
 
 class ModelErrors(NamedTuple):
-    """Root mean squared errors of each predicted signal, in units of its own deviation."""
+    """Errors of each predicted signal, in units of its own deviation."""
 
     by_step: np.ndarray
-    """[H, m]: after 1 … H steps along logged actions, mean over members"""
+    """[H, m]: root mean square after 1 … H steps along logged actions, mean over members"""
+    band: np.ndarray
+    """[2, H, m]: quantiles :data:`BAND` of the errors' sizes over segments and members"""
     baseline: np.ndarray
-    """[H, m]: of predicting that nothing changes"""
+    """[H, m]: root mean square of predicting that nothing changes"""
+
+
+class Segments(NamedTuple):
+    """N stretches of a log, H steps each, raw units."""
+
+    windows: jax.Array
+    """[N, F, n]: the history windows they begin with, newest frame first"""
+    actions: jax.Array
+    """[H, N, d]: what was done"""
+    frames: jax.Array
+    """[H, N, n]: what came of it"""
+    rewards: jax.Array
+    """[H, N]"""
 
 
 def measure_model_errors(
@@ -49,39 +68,59 @@ def measure_model_errors(
     Returns:
         The errors. 1 means as wrong as always predicting the mean.
     """
-    starts = _segment_starts(dataset, horizon)
+    starts = jnp.asarray(segment_starts(dataset, horizon), dtype=jnp.int32)
+    segments = segments_at(dataset, jax.random.choice(key, starts, (num_starts,)), task, horizon)
+    imagined = jax.jit(lambda windows, actions: follow(model, members, windows, actions))(
+        segments.windows, segments.actions
+    )
+    return model_errors(imagined, segments, task)
+
+
+def model_errors(imagined: Imagined, segments: Segments, task: Task) -> ModelErrors:
+    """Compare trajectories that follow the segments' actions with the segments.
+
+    Args:
+        imagined: What :func:`~moose.models.rollout.follow` gave.
+        segments: What was logged.
+        task: Which signals are predicted.
+
+    Returns:
+        The errors.
+    """
+    columns = list(task.predicted)
+    truth = np.asarray(segments.frames)[..., columns]
+    predicted = np.asarray(imagined.frames)[-len(truth) :][..., columns]
+    scale = truth.reshape(-1, len(columns)).std(axis=0)
+    scale = np.where(scale > 0, scale, 1.0)
+    sizes = np.abs(predicted - truth[:, None]) / scale
+    still = (np.asarray(segments.windows)[None, :, 0, columns] - truth) / scale
+    return ModelErrors(
+        by_step=np.sqrt((sizes**2).mean(axis=2)).mean(axis=1),
+        band=np.quantile(sizes, BAND, axis=(1, 2)),
+        baseline=np.sqrt((still**2).mean(axis=1)),
+    )
+
+
+def segments_at(dataset: Dataset, chosen: jax.Array, task: Task, horizon: int) -> Segments:
+    """The segments that begin at the chosen transitions [N] of :func:`segment_starts`."""
     table = make_table(dataset)
-    columns = jnp.asarray(task.predicted)
 
     @jax.jit
-    def measure(members: Params, starts: jax.Array, key: Key) -> tuple[jax.Array, jax.Array]:
-        chosen = jax.random.choice(key, starts, (num_starts,))
+    def gather(chosen: jax.Array) -> Segments:
         rows = table.rows[chosen]
-        windows = gather_windows(table.observations, rows, table.first_rows[chosen], task.history)
         steps = jnp.arange(horizon)
-        actions = table.actions[chosen[:, None] + steps[None]]
-        truth = table.observations[rows[:, None] + 1 + steps[None]][..., columns]
-        predicted = jax.vmap(jax.vmap(run_freely, (None, 0, 0)), (0, None, None))(
-            members, windows, actions
+        return Segments(
+            gather_windows(table.observations, rows, table.first_rows[chosen], task.history),
+            table.actions[chosen[None] + steps[:, None]],
+            table.observations[rows[None] + 1 + steps[:, None]],
+            table.rewards[chosen[None] + steps[:, None]],
         )
-        scale = jnp.std(truth.reshape(-1, len(columns)), axis=0)
-        scale = jnp.where(scale > 0, scale, 1.0)
-        errors = (predicted[..., columns] - truth[None]) / scale
-        still = (windows[:, None, 0, columns] - truth) / scale
-        by_step = jnp.mean(jnp.sqrt(jnp.mean(errors**2, axis=1)), axis=0)
-        return by_step, jnp.sqrt(jnp.mean(still**2, axis=0))
 
-    def run_freely(member: Params, window: jax.Array, actions: jax.Array) -> jax.Array:
-        _, frames = jax.lax.scan(
-            lambda carry, action: model.step(member, carry, action), model.start(window), actions
-        )
-        return frames
-
-    by_step, baseline = measure(members, jnp.asarray(starts, dtype=jnp.int32), key)
-    return ModelErrors(np.asarray(by_step), np.asarray(baseline))
+    segments: Segments = gather(chosen)
+    return segments
 
 
-def _segment_starts(dataset: Dataset, horizon: int) -> np.ndarray:
+def segment_starts(dataset: Dataset, horizon: int) -> np.ndarray:
     """Transitions that are followed by ``horizon`` known successors in their own episode."""
     usable = dataset.lengths - ~dataset.final_observed
     starts = [

@@ -6,7 +6,7 @@ The rollout is differentiable from the rewards and penalties back to the policy'
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,29 +51,61 @@ def imagine(
     Returns:
         The imagined trajectories.
     """
+    return _roll(
+        lambda window, _: policy(window), model, members, starts, None, horizon, is_rematerialised
+    )
+
+
+def follow(
+    model: DynamicsModel, members: Params, starts: jax.Array, actions: jax.Array
+) -> Imagined:
+    """Roll every start state through every model along given actions.
+
+    Args:
+        model: How a member is rolled.
+        members: K members, stacked along the first axis.
+        starts: Raw history windows [N, F, n], newest frame first.
+        actions: Raw actions [H, N, d], such as those that were logged.
+
+    Returns:
+        The imagined trajectories.
+    """
+    return _roll(lambda _, action: action, model, members, starts, actions, len(actions))
+
+
+def _roll(
+    choose: Callable[[jax.Array, Any], jax.Array],
+    model: DynamicsModel,
+    members: Params,
+    starts: jax.Array,
+    given: jax.Array | None,
+    horizon: int,
+    is_rematerialised: bool = False,
+) -> Imagined:
+    """Roll with actions chosen from the window and, if there are any, those given [H, N, d]."""
     num_members = jax.tree.leaves(members)[0].shape[0]
 
     def step_one(
-        member: Params, window: jax.Array, carry: Carry
+        member: Params, window: jax.Array, carry: Carry, given: jax.Array | None
     ) -> tuple[jax.Array, Carry, jax.Array, jax.Array, jax.Array]:
-        action = policy(window)
+        action = choose(window, given)
         carry, frame = model.step(member, carry, action)
         reward = model.reward(member, window, action, frame)
         window = jnp.concatenate([frame[None], window[:-1]])
         return window, carry, frame, action, reward
 
-    step_all = jax.vmap(jax.vmap(step_one, (None, 0, 0)), (0, 0, 0))
+    step_all = jax.vmap(jax.vmap(step_one, (None, 0, 0, 0)), (0, 0, 0, None))
 
     def scan_step(
-        state: tuple[jax.Array, Carry], _: None
+        state: tuple[jax.Array, Carry], given: jax.Array | None
     ) -> tuple[tuple[jax.Array, Carry], tuple[jax.Array, jax.Array, jax.Array]]:
-        window, carry, frame, action, reward = step_all(members, *state)
+        window, carry, frame, action, reward = step_all(members, *state, given)
         return (window, carry), (frame, action, reward)
 
     windows = jnp.repeat(starts[None], num_members, axis=0)
     carries = jax.vmap(jax.vmap(model.start))(windows)
     body = jax.checkpoint(scan_step) if is_rematerialised else scan_step
-    _, (frames, actions, rewards) = jax.lax.scan(body, (windows, carries), None, length=horizon)
+    _, (frames, actions, rewards) = jax.lax.scan(body, (windows, carries), given, length=horizon)
     oldest_first = jnp.moveaxis(windows[:, :, ::-1], 2, 0)
     return Imagined(jnp.concatenate([oldest_first, frames]), actions, rewards)
 

@@ -154,6 +154,13 @@ def measure_novelty(
     Returns:
         One error a quantile.
     """
+    return np.asarray(np.quantile(errors_of_pairs(support, dataset, task, settings), quantiles))
+
+
+def errors_of_pairs(
+    support: Support, dataset: Dataset, task: Task, settings: SupportSettings
+) -> np.ndarray:
+    """The reconstruction error of every pair of a data set, [N]; see :func:`measure_novelty`."""
     table = make_table(dataset)
     frames = frames_seen(task, settings)
 
@@ -168,8 +175,7 @@ def measure_novelty(
     # In pieces, so that a long log does not have to fit into memory as windows.
     chosen = np.arange(dataset.num_transitions, dtype=np.int32)
     pieces = np.array_split(chosen, max(1, len(chosen) // 10_000))
-    errors = np.concatenate([np.asarray(errors_of(jnp.asarray(piece))) for piece in pieces])
-    return np.asarray(np.quantile(errors, quantiles))
+    return np.concatenate([np.asarray(errors_of(jnp.asarray(piece))) for piece in pieces])
 
 
 def measure_familiarity(

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from moose.data.batches import NO_TIME, Table, Wanted
 from moose.data.findings import Finding
 from moose.data.schema import Numbers, TextSettings
-from moose.data.tables import NO_TIME, Table, TextTable, Wanted, find_files, open_table
+from moose.data.tables import find_files, open_table
+from moose.data.text_tables import TextTable
 from moose.errors import DataError
 
 _TIME = re.compile(r"(^|[\W_])(time|timestamp|date|datetime|datum|zeit|zeitstempel|ts|t)($|[\W_])")

@@ -1,0 +1,482 @@
+"""A finished run judged by its log alone: models fitted for the purpose, and what they say.
+
+Works for the policy of any algorithm: dynamics, support and clone are fitted here, on other
+episodes and with other seeds than in training, and kept in the cache for the next judgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from moose.algorithms import clone
+from moose.algorithms.clone import Config as CloneSettings
+from moose.config import Settings, digest, load_settings, settings_tree
+from moose.data.dataset import Dataset
+from moose.data.split import cut_episodes, fold_episodes, split_episodes
+from moose.envs import catalog
+from moose.envs.recipes import cache_folder
+from moose.errors import RunError
+from moose.evaluation.offline import (
+    CLONE,
+    HOLD,
+    LOG,
+    NEW,
+    POLICY,
+    Bundle,
+    ComparisonSettings,
+    OfflineJudgement,
+    Situation,
+    Witness,
+    judge,
+)
+from moose.evaluation.verdict import Verdict, VerdictSettings, reach_verdict, share_new
+from moose.experiments.journal import SharedFits, Warn
+from moose.experiments.run_folder import Manifest, find_policy, read_run
+from moose.experiments.runner import key_of
+from moose.models.actor import AnyActor, act, init_actor, input_scale, kind_of
+from moose.models.dynamics import DynamicsSettings, fit_ensemble, init_ensemble
+from moose.models.rollout import Policy
+from moose.models.support import SupportSettings, fit_support, init_support
+from moose.policies.policy import load_policy
+from moose.progress import SILENT, Progress
+from moose.storage import atomic_file, read_json, write_json
+from moose.tasks.registry import task_of
+from moose.tasks.task import Task
+from moose.training import key_numbers
+from moose.types import Key
+
+JUDGEMENT = "judgement.json"
+_FORMAT, _SCHEMA_VERSION = "moose-judgement", 1
+_DIGITS = 6
+_NOVELTY_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+
+class JudgeSettings(Settings):
+    """How a run is judged."""
+
+    seed: int = Field(default=1_000_003, ge=0, lt=2**31)
+    """Seed of folds, fits and start states: not one that runs are trained with."""
+    folds: int = Field(default=3, ge=2)
+    """Groups of episodes; each group of models is fitted without one and measured on it."""
+    enough_held_out: int = Field(default=50_000, ge=1)
+    """With so many transitions held out of the training, the models are fitted to these alone."""
+    dynamics: DynamicsSettings = DynamicsSettings(
+        members=2, hidden=(64, 64), epochs=15, learning_rate=1e-3
+    )
+    """The models of each group."""
+    support: SupportSettings = SupportSettings(width=128, epochs=8, learning_rate=1e-3)
+    """The support model of each group."""
+    behaviour: CloneSettings = CloneSettings(hidden=(64, 64), inputs="standardised", updates=2000)
+    """The clone of the behaviour."""
+    comparison: ComparisonSettings = ComparisonSettings()
+    verdict: VerdictSettings = VerdictSettings()
+
+
+def judge_settings(overrides: Sequence[str] = ()) -> JudgeSettings:
+    """The settings with texts ``a.b=c`` put over them; what they do not name stays as it is."""
+    return load_settings(JudgeSettings, base=settings_tree(JudgeSettings()), overrides=overrides)
+
+
+class Partition(NamedTuple):
+    """Which episodes models are fitted to, and which they are measured on."""
+
+    dataset: Dataset
+    pairs: tuple[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], ...]
+    """For each group of models: episodes fitted to, episodes held out."""
+    manner: str
+    """In words."""
+
+
+class JudgedRun(NamedTuple):
+    """All that a report needs."""
+
+    manifest: Manifest
+    dataset: Dataset
+    task: Task
+    content: dict[str, Any]
+    """What :data:`JUDGEMENT` holds."""
+
+
+def judge_run(
+    folder: Path,
+    settings: JudgeSettings | None = None,
+    *,
+    cache: Path | None = None,
+    progress: Progress = SILENT,
+    warn: Warn = lambda text: None,
+    is_fresh: bool = True,
+) -> JudgedRun:
+    """Judge the policy of a finished run and leave the judgement in its folder.
+
+    Args:
+        folder: The folder of a run with one seed.
+        settings: How to judge.
+        cache: Cache of data sets and fitted models; the user's own by default.
+        progress: Whom to tell.
+        warn: Called with a sentence when something is amiss but mended.
+        is_fresh: Judge anew even if the folder has the judgement already.
+
+    Returns:
+        The run, its data and the judgement as plain JSON values.
+    """
+    settings = settings or JudgeSettings()
+    path = find_policy(folder)
+    folder = path.parent
+    manifest = read_run(folder)
+    dataset = _find_data(folder, manifest, cache, progress)
+    task = task_of(dataset.provenance)
+    name = digest(manifest.digest, settings)
+    if not is_fresh and (known := _read(folder / JUDGEMENT, name)) is not None:
+        return JudgedRun(manifest, dataset, task, known)
+    fits = SharedFits(cache or cache_folder(), warn)
+    partition = divide(dataset, manifest, settings)
+    witnesses = fit_witnesses(partition, task, settings, fits, progress)
+    rivals = {CLONE: fit_clone(dataset, task, settings, fits, progress)}
+    if task.hold_action is not None:
+        rivals[HOLD] = hold_policy(task.hold_action)
+    with progress.stage("imagining", 1) as stage:
+        judgement = judge(
+            as_function(load_policy(path).actor, task, key_of(settings.seed)),
+            rivals,
+            witnesses,
+            task,
+            settings.support,
+            settings.comparison,
+            jax.random.fold_in(key_of(settings.seed), 3),
+        )
+        stage.advance(1, {f"gain over {CLONE}": judgement.gains[CLONE].mean})
+    verdict = reach_verdict(judgement, task, settings.verdict)
+    content = describe(judgement, verdict, partition, task, settings)
+    content = {"format": _FORMAT, "schema_version": _SCHEMA_VERSION, "digest": name} | content
+    with atomic_file(folder / JUDGEMENT) as temporary:
+        write_json(temporary, content)
+    return JudgedRun(manifest, dataset, task, content)
+
+
+def divide(dataset: Dataset, manifest: Manifest, settings: JudgeSettings) -> Partition:
+    """Decide which episodes the models of the judgement are fitted to.
+
+    Args:
+        dataset: The log.
+        manifest: Of the run, which tells what its training has held out.
+        settings: How to judge.
+
+    Returns:
+        The training's own held-out episodes where they are enough; folds of episodes, or of blocks
+        of time where there are too few episodes, otherwise.
+    """
+    config = manifest.request.config
+    if "held_out" in config and dataset.num_episodes > 1:
+        train, held_out = split_episodes(
+            dataset.num_episodes, float(config["held_out"]), int(config["split_seed"])
+        )
+        if int(dataset.lengths[held_out].sum()) >= settings.enough_held_out:
+            manner = (
+                f"fitted to the {len(held_out)} episodes that training has held out, measured on "
+                f"the {len(train)} others"
+            )
+            return Partition(dataset, ((held_out, train),), manner)
+    cut = cut_episodes(dataset, settings.folds)
+    folds = fold_episodes(cut.num_episodes, settings.folds, settings.seed)
+    pairs = tuple(
+        (np.sort(np.concatenate([other for other in folds if other is not fold])), fold)
+        for fold in folds
+    )
+    kind = "episodes" if cut is dataset else "blocks of time"
+    manner = (
+        f"{settings.folds} groups, each fitted without one of {settings.folds} folds of {kind} and "
+        "measured on it; other seeds than in training, but not only other data"
+    )
+    return Partition(cut, pairs, manner)
+
+
+def fit_witnesses(
+    partition: Partition,
+    task: Task,
+    settings: JudgeSettings,
+    fits: SharedFits,
+    progress: Progress = SILENT,
+) -> tuple[Witness, ...]:
+    """Fit the models of the judgement, or find them in the cache."""
+    task.require(partition.dataset)
+
+    def fit(number: int) -> Witness:
+        fitted, held_out = partition.pairs[number]
+        part = partition.dataset.select_episodes(fitted)
+        told = _Numbered(progress, f"group {number + 1}")
+        models_key, support_key = jax.random.split(
+            jax.random.fold_in(key_of(settings.seed), 10 + number)
+        )
+        ensemble = fits.once(
+            "models",
+            digest(part.fingerprint, task.facts, settings.dynamics, key_numbers(models_key)),
+            init_ensemble(part, task, settings.dynamics, models_key),
+            lambda: fit_ensemble(part, task, settings.dynamics, models_key, progress=told),
+        )
+        support = fits.once(
+            "support",
+            digest(part.fingerprint, task.facts, settings.support, key_numbers(support_key)),
+            init_support(part, task, settings.support, support_key),
+            lambda: fit_support(part, task, settings.support, support_key, progress=told),
+        )
+        return Witness(ensemble, support, partition.dataset.select_episodes(held_out))
+
+    return tuple(fit(number) for number in range(len(partition.pairs)))
+
+
+def fit_clone(
+    dataset: Dataset,
+    task: Task,
+    settings: JudgeSettings,
+    fits: SharedFits,
+    progress: Progress = SILENT,
+) -> Policy:
+    """Fit the clone of the behaviour, or find it in the cache."""
+    config = settings.behaviour
+    key = jax.random.fold_in(key_of(settings.seed), 2)
+    scale = input_scale(dataset, config.inputs)
+    fitted = fits.once(
+        "clone",
+        digest(
+            dataset.fingerprint,
+            task.facts,
+            [task.action_low, task.action_high],
+            config,
+            key_numbers(key),
+        ),
+        clone.Fitted(init_actor(task, scale, config.hidden, key)),
+        lambda: clone.fit(dataset, task, config, key, progress=_Numbered(progress, "clone")),
+    )
+    return as_function(fitted.actor, task, key)
+
+
+def as_function(actor: AnyActor, task: Task, key: Key) -> Policy:
+    """A policy as a function of its window alone.
+
+    One that draws samples gets a key made from what it sees: other samples in other situations,
+    the same ones in the same.
+    """
+    if not kind_of(actor).is_stochastic:
+        return lambda window: act(actor, task, window, key)
+
+    def choose(window: jax.Array) -> jax.Array:
+        seen = jax.lax.bitcast_convert_type(jnp.sum(window, dtype=jnp.float32), jnp.uint32)
+        return act(actor, task, window, jax.random.fold_in(key, seen))
+
+    return choose
+
+
+def hold_policy(hold_action: Sequence[float]) -> Policy:
+    """Never changing anything."""
+    return lambda window: jnp.asarray(hold_action, window.dtype)
+
+
+def describe(
+    judgement: OfflineJudgement,
+    verdict: Verdict,
+    partition: Partition,
+    task: Task,
+    settings: JudgeSettings,
+) -> dict[str, Any]:
+    """A judgement as plain JSON values.
+
+    Args:
+        judgement: What was measured.
+        verdict: What to think of it.
+        partition: Which episodes were used for what.
+        task: The names.
+        settings: How it was judged.
+
+    Returns:
+        The content of :data:`JUDGEMENT`.
+    """
+    errors = judgement.errors
+    witnesses, models, starts = judgement.performances[POLICY].returns.shape
+    return {
+        "verdict": verdict.name,
+        "reasons": [{"kind": reason.kind, "text": reason.text} for reason in verdict.reasons],
+        "protocol": {
+            "steps": judgement.horizon,
+            "discount": judgement.discount,
+            "starts": settings.comparison.starts,
+            "start_states": witnesses * starts,
+            "groups": witnesses,
+            "models": witnesses * models,
+            "manner": partition.manner,
+        },
+        "controllers": {
+            name: {
+                "return": _rounded(one.returns.mean()),
+                "return_by_group": _rounded(one.returns.mean(axis=(1, 2))),
+                "new": _rounded(share_new(judgement, name)),
+                "novelty": dict(
+                    zip(
+                        map(str, _NOVELTY_QUANTILES),
+                        _rounded(np.quantile(one.novelty, _NOVELTY_QUANTILES)),
+                        strict=True,
+                    )
+                ),
+                "new_by_step": _rounded((one.novelty > NEW).mean(axis=(1, 2, 3))),
+                "at_bounds": dict(zip(task.action_names, _rounded(one.at_bounds), strict=True)),
+                **_curves(one.bundle, task),
+            }
+            for name, one in judgement.performances.items()
+        },
+        "gains": {
+            name: {
+                "mean": _rounded(gain.mean),
+                "low": _rounded(gain.interval.low),
+                "high": _rounded(gain.interval.high),
+            }
+            for name, gain in judgement.gains.items()
+        },
+        "logged": {
+            "return": _rounded(judgement.stretch_returns[1].mean()),
+            "best": _rounded(judgement.stretch_returns[1].max()),
+            "worst": _rounded(judgement.stretch_returns[1].min()),
+            "at_bounds": dict(
+                zip(task.action_names, _rounded(judgement.logged_at_bounds), strict=True)
+            ),
+            **_curves(judgement.logged, task),
+        },
+        "models": {
+            "explained": _rounded(judgement.explained),
+            "bias": _rounded(judgement.bias),
+            "unit": "deviations of the signal",
+            "error": _by_signal(errors.by_step, task.predicted_names),
+            "band_low": _by_signal(errors.band[0], task.predicted_names),
+            "band_high": _by_signal(errors.band[1], task.predicted_names),
+            "no_change": _by_signal(errors.baseline, task.predicted_names),
+            "stretches": {
+                "imagined": _rounded(judgement.stretch_returns[0]),
+                "logged": _rounded(judgement.stretch_returns[1]),
+            },
+        },
+        "situations": [_situation(one, task) for one in judgement.situations],
+        "settings": settings_tree(settings),
+    }
+
+
+def render(content: Mapping[str, Any]) -> RenderableType:
+    """A judgement as a page of text.
+
+    Args:
+        content: What :func:`describe` gave.
+
+    Returns:
+        Something to print on a rich console.
+    """
+    protocol = content["protocol"]
+    table = Table(box=None, header_style="bold")
+    table.add_column("imagined")
+    for column in ("return", "policy's gain", "95 % interval", "new to the log"):
+        table.add_column(column, justify="right")
+    for name in (POLICY, CLONE, HOLD, LOG):
+        if name not in content["controllers"]:
+            continue
+        row, gain = content["controllers"][name], content["gains"].get(name)
+        table.add_row(
+            LABELS[name],
+            f"{row['return']:.2f}",
+            "" if gain is None else f"{gain['mean']:+.2f}",
+            "" if gain is None else f"{gain['low']:+.2f} to {gain['high']:+.2f}",
+            f"{100 * row['new']:.1f} %",
+        )
+    marks = {"for": "+", "against": "−", "caution": "!"}
+    return Group(
+        Text(f"verdict: {content['verdict']}"),
+        Text(),
+        *(Text(f"{marks[reason['kind']]} {reason['text']}") for reason in content["reasons"]),
+        Text(),
+        table,
+        Text(),
+        Text(
+            f"Return of {protocol['steps']} steps, discount {protocol['discount']:g}, from "
+            f"{protocol['start_states']} states in {protocol['models']} models the policy was not "
+            f"trained on. The log itself has earned {content['logged']['return']:.2f} from there."
+        ),
+    )
+
+
+LABELS = {
+    POLICY: "policy",
+    CLONE: "cloned behaviour",
+    HOLD: "hold",
+    LOG: "logged actions",
+}
+"""What people call the controllers."""
+
+
+class _Numbered:
+    """Progress whose stages say what they belong to."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name = progress, name
+
+    def stage(self, name: str, total: int, done: int = 0) -> Any:
+        return self._progress.stage(f"{name}, {self._name}", total, done)
+
+
+def _find_data(folder: Path, manifest: Manifest, cache: Path | None, progress: Progress) -> Dataset:
+    source = manifest.request.data
+    dataset = catalog.find_dataset(source, cache=cache, progress=progress)
+    if dataset.fingerprint != manifest.data.fingerprint:
+        raise RunError(
+            "The data set is not the one that this run began with: its fingerprint differs.",
+            where=f"{source}, for the run {folder}",
+            advice="restore it; a run is judged by the log it was trained on",
+        )
+    return dataset
+
+
+def _read(path: Path, name: str) -> dict[str, Any] | None:
+    """A judgement made before with the same settings, if there is one."""
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    is_known = isinstance(content, dict) and content.get("format") == _FORMAT
+    return content if is_known and content.get("digest") == name else None
+
+
+def _curves(bundle: Bundle, task: Task) -> dict[str, Any]:
+    """For each signal and action the low, middle and high curve."""
+    return {
+        "signals": {
+            name: _rounded(bundle.frames[:, :, i]) for i, name in enumerate(task.observation_names)
+        },
+        "actions": {
+            name: _rounded(bundle.actions[:, :, i]) for i, name in enumerate(task.action_names)
+        },
+    }
+
+
+def _situation(situation: Situation, task: Task) -> dict[str, Any]:
+    return {
+        "step": situation.step,
+        "novelty": _rounded(situation.novelty),
+        "excess": _rounded(situation.excess),
+        "signals": dict(zip(task.observation_names, _rounded(situation.frame), strict=True)),
+        "actions": dict(zip(task.action_names, _rounded(situation.action), strict=True)),
+    }
+
+
+def _by_signal(values: npt.NDArray[np.floating], names: Sequence[str]) -> dict[str, Any]:
+    return {name: _rounded(values[:, i]) for i, name in enumerate(names)}
+
+
+def _rounded(values: Any) -> Any:
+    """Plain numbers of as many digits as mean anything."""
+    if np.ndim(values) == 0:
+        return float(f"{float(values):.{_DIGITS}g}")
+    return [_rounded(value) for value in values]
