@@ -293,3 +293,17 @@ def test_merging_leaves_the_base_alone():
 
 def test_paths_serve_as_texts():
     assert build_settings(RunSettings, {"label": Path("a/b")}).label == str(Path("a/b"))
+
+
+class ShelfSettings(Settings):
+    items: tuple[ModelSettings, ...] = Field(min_length=1)
+
+
+def test_a_list_with_a_wrong_item_is_not_called_too_short():
+    with pytest.raises(ConfigError) as error:
+        build_settings(ShelfSettings, {"items": [{"members": "many"}]})
+    assert str(error.value).startswith("One setting is wrong:\n  - items.0.members")
+    with pytest.raises(ConfigError, match="items: at least 1 of them needed"):
+        build_settings(ShelfSettings, {"items": []})
+    with pytest.raises(ConfigError, match="items: this is a list, such as"):
+        build_settings(ShelfSettings, {"items": "one"})

@@ -79,7 +79,8 @@ def build_settings(schema: type[SettingsT], tree: Mapping[str, Any], source: str
         # Through JSON, so that lists serve as tuples and names as enumeration members.
         return schema.model_validate_json(json.dumps(tree, default=_plain))
     except ValidationError as error:
-        problems = [_describe(schema, detail) for detail in error.errors()]
+        details = _without_echoes(error.errors())
+        problems = [_describe(schema, detail) for detail in details]
         count = "One setting is" if len(problems) == 1 else f"{len(problems)} settings are"
         lines = "".join(f"\n  - {problem}" for problem in problems)
         raise ConfigError(f"{count} wrong:{lines}", where=source) from error
@@ -237,6 +238,18 @@ for _strict in (_StrictLoader, _StrictDumper):
         _strict.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 
 
+def _without_echoes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """The errors, without lists that are called too short because of an error in an item."""
+
+    def is_echo(detail: ErrorDetails) -> bool:
+        depth = len(detail["loc"])
+        return detail["type"] == "too_short" and any(
+            len(other["loc"]) > depth and other["loc"][:depth] == detail["loc"] for other in details
+        )
+
+    return [detail for detail in details if not is_echo(detail)]
+
+
 def _describe(schema: type[Settings], detail: ErrorDetails) -> str:
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
@@ -250,6 +263,10 @@ def _describe(schema: type[Settings], detail: ErrorDetails) -> str:
     if detail["type"] in {"literal_error", "enum"} and isinstance(detail["input"], str):
         expected = re.findall(r"'([^']*)'", detail["msg"])
         return f"{path}: {detail['input']!r} is not known; {nearest(detail['input'], expected)}"
+    if detail["type"] == "too_short":
+        message = f"at least {detail['ctx']['min_length']} of them needed"
+    elif detail["type"] in {"tuple_type", "list_type"}:
+        message = "this is a list, such as [a, b]"
     return f"{path or 'configuration'}: {message}, not {_short(detail['input'])}"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from moose.algorithms.registry import ALGORITHMS
 from moose.config import build_settings
+from moose.envs import mujoco
 from moose.envs.recipes import dataset_names
 from moose.errors import ConfigError
 from moose.experiments.grid import Grid, next_to_start, plan_grid, read_grid, share_key
@@ -141,7 +142,7 @@ def test_ready_grids_are_valid(file):
     ready = read_grid(file)
     names = {choice.name for part in ready.blocks for choice in part.algorithms}
     data = {name for part in ready.blocks for name in part.data}
-    unknown = (names - set(ALGORITHMS)) | (data - set(dataset_names()))
+    unknown = (names - set(ALGORITHMS)) | (data - {*dataset_names(), *mujoco.dataset_names()})
     if unknown:
         with pytest.raises(ConfigError) as error:
             plan_grid(ready, str(file))

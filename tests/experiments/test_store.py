@@ -186,6 +186,24 @@ def test_trying_again_forgets_the_count(tmp_path, owner):
         assert store.open_runs()[0].attempts == 0
 
 
+def test_another_start_counts_dead_workers_anew(tmp_path, owner):
+    with planned(tmp_path, [cell()]) as store:
+        store.release(claimed(store, owner).id, owner, seconds=1.0, crashes=4)
+        assert store.open_runs()[0].crashes == 4
+        store.retry_failed(3)
+        assert store.open_runs()[0].crashes == 0
+
+
+def test_what_a_dead_conductor_left_counts_as_waiting_everywhere(tmp_path, owner):
+    with planned(tmp_path, [cell()]) as store:
+        claimed(store, owner)
+        assert grid_status(store)["labels"][0]["running"] == 1
+        status = grid_status(store, lease=-1.0)
+    assert (status["runs"]["running"], status["runs"]["waiting"]) == (0, 1)
+    (row,) = status["labels"]
+    assert (row["running"], row["waiting"]) == (0, 1)
+
+
 # Several writers, and deaths
 
 WRITER = """

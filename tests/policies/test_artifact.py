@@ -301,3 +301,12 @@ def test_a_constant_signal_is_clamped_too():
     scale = jax.tree.map(np.float32, {"minimum": [5.0], "maximum": [5.0], "deviation": [1.0]})
     clamp = artifact.clamp_of({f"scale/{k}": np.array(v) for k, v in scale.items()})
     assert (clamp.fill[0], clamp.low[0], clamp.high[0]) == (5.0, 2.0, 8.0)
+
+
+def test_a_run_is_told_from_a_policy(tmp_path):
+    save_policy(make_toy_policy(), tmp_path / "run" / "policy")
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    with pytest.raises(DataError, match="folder of a run") as error:
+        read_artifact(tmp_path / "run")
+    assert str(tmp_path / "run" / "policy") in error.value.advice

@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 from fastapi.testclient import TestClient
 
-from moose.cli.serve import require_token
+from moose.cli.serve import bind, require_token
 from moose.errors import ConfigError
 from moose.policies.guard import Guard, GuardSettings
 from moose.policies.plain import load_policy
@@ -233,3 +233,14 @@ def test_it_starts_on_this_machine_only_and_stops_gracefully(folder):
         assert service.post("/act", observation=[0.1, 0.2, 0.3])["step"] == 0
     assert service.process.returncode in (0, -signal.SIGTERM), service.errors
     assert "Traceback" not in service.errors
+
+
+def test_an_address_that_cannot_be_had_is_told_before_the_service_claims_to_run():
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1") as error:
+            bind("127.0.0.1", port)
+    assert "--port" in error.value.advice
+    with pytest.raises(ConfigError, match=re.escape("no.such.host.invalid")):
+        bind("no.such.host.invalid", 0)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -78,13 +79,15 @@ def run_command(
     count = threads if threads is not None else max(1, (os.cpu_count() or 1) // workers)
     progress = progress_for(quiet)
     with _stopped_by_sigterm():
-        made = make_engine(engine, workers, count, folder / conductor.LOGS, address=address)
         if dry_run:
-            result = conductor.estimate_grid(
-                grid, str(file), folder, made, threads=count, cache=cache, progress=progress
-            )
+            with tempfile.TemporaryDirectory() as logs:
+                made = make_engine(engine, workers, count, Path(logs), address=address)
+                result = conductor.estimate_grid(
+                    grid, str(file), folder, made, threads=count, cache=cache, progress=progress
+                )
             print_json(result) if as_json else _tell_estimate(result)
             return
+        made = make_engine(engine, workers, count, folder / conductor.LOGS, address=address)
         try:
             counts = conductor.run_grid(
                 grid,
@@ -98,13 +101,14 @@ def run_command(
             )
         except KeyboardInterrupt:
             again = f"moose grid run {shlex.quote(str(file))} --out {shlex.quote(str(folder))}"
-            typer.echo(f"To go on: {again} --workers {workers}", err=True)
+            typer.echo(f"To go on: {again} --workers {workers} --threads {count}", err=True)
             raise
     if as_json:
         print_json({"grid": str(folder), "runs": counts})
     else:
         typer.echo(f"{grid.name}: {counts['done']} runs done, {counts['failed']} failed")
-        typer.echo(f"table: moose grid table {shlex.quote(str(folder))}")
+        if counts["done"]:
+            typer.echo(f"table: moose grid table {shlex.quote(str(folder))}")
     if counts["failed"]:
         raise RunError(
             f"{counts['failed']} of {sum(counts.values())} runs failed.",
@@ -251,14 +255,28 @@ def _tell_estimate(result: dict[str, Any]) -> None:
     left = result["left"]
     typer.echo(f"{result['name']}: {result['runs']} runs, {result['done']} of them done")
     typer.echo(
-        f"left: {left['runs']} runs, {left['core_hours']:.3g} core-hours, "
-        f"{left['hours']:.3g} hours with {result['workers']} workers of {result['threads']} "
-        f"threads, {left['bytes'] / 1e9:.3g} GB"
+        f"left: {left['runs']} runs, {_time(3600 * left['core_hours'])} of one core, "
+        f"{_time(3600 * left['hours'])} with {result['workers']} workers of {result['threads']} "
+        f"threads, {_size(left['bytes'])} on disk"
     )
     for variant in result["variants"]:
         seconds = variant["shared"] + variant["own"]
         typer.echo(
-            f"  {variant['label']}: {seconds / 60:.3g} core-minutes a run, of which "
-            f"{variant['shared'] / 60:.3g} for fits that may be shared and "
-            f"{variant['evaluations'] / 60:.3g} for evaluations"
+            f"  {variant['label']}: {_time(seconds)} of one core a run, of which "
+            f"{_time(variant['shared'])} for fits that may be shared and "
+            f"{_time(variant['evaluations'])} for evaluations"
         )
+
+
+def _time(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _size(count: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"

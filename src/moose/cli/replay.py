@@ -59,6 +59,10 @@ def replay_command(
     from moose.policies.guard import GuardSettings
     from moose.policies.plain import load_policy
 
+    if plot is not None:
+        from moose.experiments.figures import picture_format
+
+        picture_format(plot)  # complains before the work, not after it
     controller = load_policy(find_policy(policy))
     other = None if fallback is None else load_policy(find_policy(fallback))
     guard_settings = load_settings(GuardSettings, overrides=settings or [])
@@ -81,3 +85,6 @@ def replay_command(
         print_json(result)
     else:
         Console(soft_wrap=True).print(render(result))
+        for what, place in (("steps", out), ("picture", plot)):
+            if place is not None:
+                typer.echo(f"{what}: {place}")

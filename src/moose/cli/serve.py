@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -61,11 +62,8 @@ def serve_command(
         hosts=("127.0.0.1", "localhost", "[::1]", host),
         token=token,
     )
-    typer.echo(f"serving {policy} on http://{host}:{port}", err=True)
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         http=LimitedProtocol,
         ws="none",
         log_level="warning",
@@ -74,6 +72,31 @@ def serve_command(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=10,
     )
+    with bind(host, port) as listening:
+        typer.echo(f"serving {policy} on http://{host}:{port}", err=True)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the address, or say why it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"The service cannot listen on port {port} of {host}: {error.strerror}.",
+            where="moose serve",
+            advice="choose another port with --port, or end what is listening there",
+        ) from error
+    return listening
 
 
 def require_token(host: str, token: str | None) -> None:

@@ -173,7 +173,7 @@ def plan_grid(grid: Grid, source: str) -> list[Cell]:
                         elif before is own:
                             ranked.append((rank, Cell(label, data, seed, own)))
     if problems:
-        lines = "".join(f"\n  - {problem}" for problem in problems)
+        lines = "".join("\n  - " + problem.replace("\n", "\n  ") for problem in problems)
         count = "One thing is" if len(problems) == 1 else f"{len(problems)} things are"
         raise ConfigError(f"{count} wrong with the grid:{lines}", where=source)
     return [cell for _, cell in sorted(ranked, key=lambda pair: pair[0])]

@@ -29,12 +29,13 @@ def grid_status(store: Store, *, lease: float = LEASE) -> dict[str, Any]:
         as no run is finished, or nobody is working).
     """
     time = now()
-    active = [run for run in store.open_runs() if run.is_leased(time, lease)]
+    runs = store.open_runs()
+    active = [run for run in runs if run.is_leased(time, lease)]
+    left = {run.id for run in runs if run.state == "running"} - {run.id for run in active}
     counts = store.counts()
-    abandoned = counts["running"] - len(active)
-    counts["running"] -= abandoned
-    counts["waiting"] += abandoned
-    timings = store.timings()
+    counts["running"] -= len(left)
+    counts["waiting"] += len(left)
+    timings = store.timings(sorted(left))
     return {
         "name": store.facts().get("name", ""),
         "runs": {"total": sum(counts.values()), **counts},

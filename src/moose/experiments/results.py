@@ -105,8 +105,8 @@ def _link(path: Path, base: Path) -> str:
 _INTRODUCTION = """\
 # Results
 
-This page is made by `moose grid page results --to docs/results.md` from what
-`moose grid publish` has left in `results/`; a test compares the two.
+This page is made by `moose grid page` from what `moose grid publish` has left in a folder of
+results; make it anew instead of changing it.
 
 A figure is the 10th percentile of the evaluations in the final tenth of the updates, pooled over
 seeds, ± its error (1.7 deviations over the root of their number). The paper's figure stands in

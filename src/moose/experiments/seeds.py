@@ -38,7 +38,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,10})\s*(?:\.\.\s*(\d{1,10})\s*)?", part)
         if match is None:
-            raise _wrong_seeds(f"'{part.strip()}' is neither a number nor a range.")
+            raise _wrong_seeds(f"'{part.strip()}' is neither a number nor a range such as 0..9.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise _wrong_seeds(f"The range {first}..{last} runs backwards.")

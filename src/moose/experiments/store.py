@@ -212,22 +212,21 @@ class Store:
             )
 
     def retry_failed(self, most_attempts: int | None) -> None:
-        """Let failed runs wait for another attempt.
+        """Let failed runs wait for another attempt; deaths of workers are counted anew for all.
 
         Args:
             most_attempts: Only those that were tried less often; None for all, whose count then
                 begins anew.
         """
         with self._writing() as connection:
+            connection.execute("UPDATE runs SET crashes = 0")
             if most_attempts is None:
                 connection.execute(
-                    "UPDATE runs SET state = 'waiting', attempts = 0, crashes = 0 "
-                    "WHERE state = 'failed'"
+                    "UPDATE runs SET state = 'waiting', attempts = 0 WHERE state = 'failed'"
                 )
             else:
                 connection.execute(
-                    "UPDATE runs SET state = 'waiting', crashes = 0 "
-                    "WHERE state = 'failed' AND attempts < ?",
+                    "UPDATE runs SET state = 'waiting' WHERE state = 'failed' AND attempts < ?",
                     (most_attempts,),
                 )
 
@@ -364,16 +363,22 @@ class Store:
         """The digests of all runs that are done, of the grid's cells or not."""
         return {digest for (digest,) in self._rows("SELECT digest FROM runs WHERE state = 'done'")}
 
-    def timings(self) -> list[tuple[str, State, int, float, int]]:
-        """For each label and state: runs, their seconds, and their evaluations so far."""
+    def timings(self, abandoned: Sequence[int] = ()) -> list[tuple[str, State, int, float, int]]:
+        """For each label and state: runs, their seconds, and their evaluations so far.
+
+        Args:
+            abandoned: Running runs that nobody works on any more, which count as waiting.
+        """
         return self._rows(
             "SELECT min_label, state, count(*), sum(seconds), sum(evaluations) FROM ("
-            " SELECT r.state AS state, r.seconds AS seconds,"
+            " SELECT CASE WHEN r.id IN (SELECT value FROM json_each(?)) THEN 'waiting'"
+            "  ELSE r.state END AS state, r.seconds AS seconds,"
             " (SELECT min(label) FROM cells c WHERE c.run = r.id) AS min_label,"
             " CASE WHEN r.state = 'done' THEN 0 ELSE"
             "  (SELECT count(*) FROM evaluations e WHERE e.run = r.id) END AS evaluations"
             " FROM runs r WHERE r.id IN (SELECT run FROM cells)"
-            ") GROUP BY min_label, state"
+            ") GROUP BY min_label, state",
+            (json.dumps(list(abandoned)),),
         )
 
     def typical_evaluations(self) -> dict[str, int]:

@@ -42,6 +42,7 @@ SUFFIX = ".moose"
 WIDENING = 3.0
 """How far beyond the data's range an input may lie before it is clamped, in widths of it."""
 
+_POLICY_OF_RUN = "policy"
 _LARGEST_BYTES = 256 << 20
 _LARGEST_HEADER = 1 << 20
 _SAFE = float(np.finfo(np.float32).max) / 4
@@ -350,6 +351,12 @@ def _members_in_folder(path: Path) -> dict[str, bytes]:
                 f"This folder is not a policy: it has no {MANIFEST}.",
                 where=str(path),
                 advice="give the folder that a policy was saved to",
+            )
+        if (path / _POLICY_OF_RUN / MANIFEST).is_file():
+            raise DataError(
+                "This is the folder of a run, not of a policy.",
+                where=str(path),
+                advice=f"give the policy in it: {path / _POLICY_OF_RUN}",
             )
         for name, entry in entries.items():
             if name not in MEMBERS or entry.is_symlink() or not entry.is_file():
