@@ -10,6 +10,7 @@ from rich.console import Console
 
 from moose.experiments.demo import PICTURES, render, run_demo
 from moose.progress import JsonProgress
+from runs import moose
 
 # Sizes that no other test has: what the cache has fitted already, no progress is told of.
 TINY = (
@@ -79,3 +80,14 @@ def test_people_see_a_table(demo):
     for row in result["controllers"]:
         assert row["name"] in text
         assert f"{row['measured']:.2f}" in text
+
+
+def test_the_command_again_trains_nothing_anew(demo):
+    out, result, _ = demo
+    tiny = [f"--set={text}" for text in TINY]
+    ended = moose("demo", "--out", out, "--episodes", 100, "--json", *tiny)
+    assert ended.code == 0, ended.errors
+    assert json.loads(ended.out)["controllers"] == result["controllers"]
+    stages = {json.loads(line)["stage"] for line in ended.errors.splitlines()}
+    assert "playing" in stages
+    assert not stages & {"models", "support", "policy"}

@@ -65,8 +65,11 @@ def test_it_answers_as_the_guard_does(client, controller):
     text = client.get("/metrics").text
     assert 'moose_steps_total{session="plant"} 3' in text
     assert 'reason="sensor-held"} 1' in text
-    assert 'moose_requests_total{path="/act"} 4' in text
-    assert all(re.fullmatch(r"(# TYPE \w+ \w+)|([a-z_]+\{.*\} \S+)", x) for x in text.splitlines())
+    assert 'moose_requests_total{path="/act"} 5' in text  # the refused one too
+    assert all(
+        re.fullmatch(r"(# TYPE \w+ \w+)|(# HELP \w+ .*)|([a-z_]+\{.*\} \S+)", x)
+        for x in text.splitlines()
+    )
 
 
 def test_names_and_sessions(client):
@@ -244,3 +247,20 @@ def test_an_address_that_cannot_be_had_is_told_before_the_service_claims_to_run(
     assert "--port" in error.value.advice
     with pytest.raises(ConfigError, match=re.escape("no.such.host.invalid")):
         bind("no.such.host.invalid", 0)
+
+
+def test_every_refusal_has_the_same_shape_and_is_counted(client):
+    missing = client.get("/nowhere")
+    assert missing.status_code == 404
+    assert missing.json() == {
+        "what": "Not Found.",
+        "where": "GET /nowhere",
+        "advice": "see /openapi.json",
+    }
+    assert client.get("/act").status_code == 405
+    large = client.post("/act", content=b"x" * (LARGEST_BODY + 1))
+    assert large.status_code == 413
+    assert str(LARGEST_BODY) in large.json()["what"]
+    assert large.json()["advice"]
+    assert client.post("/act", content=b"{").status_code == 422
+    assert 'moose_requests_total{path="/act"} 1' in client.get("/metrics").text

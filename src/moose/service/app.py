@@ -20,6 +20,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -164,13 +165,18 @@ def make_app(
         content = {"what": first["msg"], "where": place, "advice": "see /openapi.json"}
         return JSONResponse(content, status_code=422)
 
+    @app.exception_handler(HTTPException)
+    async def tell_path(request: Request, error: HTTPException) -> Response:
+        where = f"{request.method} {request.url.path}"
+        return _refuse(error.status_code, f"{error.detail}.", where, "see /openapi.json")
+
     direct = APIRouter(route_class=_Direct)
 
     @direct.post("/act", responses={200: {"model": Answer}}, openapi_extra=_body_of(Act))
     async def act(request: Request) -> Response:
         """The action for the newest observation of a plant."""
-        body = _parsed(request, await request.body())
         requests["act"] += 1
+        body = _parsed(request, await request.body())
         observation = _in_order(body.observation, policy)
         return Response(to_json(session_of(body.session).act(observation)), media_type=_JSON)
 
@@ -256,11 +262,11 @@ class _Gate:
             and scope["path"] not in _OPEN_PATHS
             and not hmac.compare_digest(given, self._expected)
         ):
-            await _refuse(401, "a token is needed: Authorization: Bearer …")(scope, receive, send)
+            await _refuse(401, *_NO_TOKEN)(scope, receive, send)
             return
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > LARGEST_BODY:
-            await _refuse(413, f"at most {LARGEST_BODY} bytes")(scope, receive, send)
+            await _refuse(413, *_TOO_LARGE)(scope, receive, send)
             return
         # Read here, so that a body that does not tell its length is counted as well.
         body = b""
@@ -270,7 +276,7 @@ class _Gate:
                 return
             body += message.get("body", b"")
             if len(body) > LARGEST_BODY:
-                await _refuse(413, f"at most {LARGEST_BODY} bytes")(scope, receive, send)
+                await _refuse(413, *_TOO_LARGE)(scope, receive, send)
                 return
             if not message.get("more_body"):
                 break
@@ -308,8 +314,20 @@ def _with_headers(send: Send) -> Send:
     return safely
 
 
-def _refuse(status: int, what: str) -> Response:
-    return JSONResponse({"what": what, "where": "", "advice": ""}, status_code=status)
+_NO_TOKEN = (
+    "A token is needed, and it has to be the right one.",
+    "header Authorization",
+    "send 'Authorization: Bearer …' with the token that the service was started with",
+)
+_TOO_LARGE = (
+    f"The request has more than {LARGEST_BODY} bytes.",
+    "body",
+    "send one observation at a time",
+)
+
+
+def _refuse(status: int, what: str, where: str, advice: str) -> Response:
+    return JSONResponse({"what": what, "where": where, "advice": advice}, status_code=status)
 
 
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -371,16 +389,20 @@ def _or_nan(value: float | None) -> float:
 
 
 def _metrics(sessions: Mapping[str, Session], requests: Mapping[str, int]) -> str:
-    lines = ["# TYPE moose_requests_total counter"]
+    lines = ["# HELP moose_requests_total Requests, refused ones among them."]
+    lines += ["# TYPE moose_requests_total counter"]
     lines += [f'moose_requests_total{{path="/{n}"}} {requests.get(n, 0)}' for n in ("act", "reset")]
+    lines += ["# HELP moose_steps_total Observations that were answered with an action."]
     lines += ["# TYPE moose_steps_total counter"]
     lines += [f'moose_steps_total{{session="{n}"}} {s.guard.steps}' for n, s in sessions.items()]
+    lines += ["# HELP moose_interventions_total Steps in which the guard intervened, by reason."]
     lines += ["# TYPE moose_interventions_total counter"]
     lines += [
         f'moose_interventions_total{{session="{n}",reason="{reason}"}} {s.guard.counts[reason]}'
         for n, s in sessions.items()
         for reason in REASONS
     ]
+    lines += ["# HELP moose_novelty Novelty of the last step, as a quantile of the data's own."]
     lines += ["# TYPE moose_novelty gauge"]
     lines += [
         f'moose_novelty{{session="{n}"}} {s.points[-1]["novelty"]}'
