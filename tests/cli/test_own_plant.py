@@ -161,3 +161,10 @@ def test_another_task_for_the_same_numbers_is_another_run(plant, tmp_path):
     first, second = (load_manifest(tmp_path / name) for name in ("one", "two"))
     assert first["data"]["fingerprint"] == second["data"]["fingerprint"]
     assert first["digest"] != second["digest"]
+
+
+def test_the_example_passes_both_checks():
+    example = Path(__file__).parent.parent.parent / "examples" / "plant"
+    task, log = example / "plant.yaml", example / "plant_german.csv.gz"
+    assert moose("task", "check", task, log, "--quiet").code == 0
+    assert moose("check", log, "--task", task, "--quiet").code == 0

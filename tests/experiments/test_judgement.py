@@ -166,3 +166,19 @@ def test_what_cannot_be_judged_is_said(run, tmp_path):
     write_run(tmp_path / "altered", manifest.model_copy(update=changes))
     with pytest.raises(RunError, match="fingerprint differs"):
         judge_run(tmp_path / "altered", SETTINGS)
+
+
+def test_a_judgement_that_is_there_is_kept_whatever_its_settings(run):
+    before = (run / JUDGEMENT).read_bytes()
+    listener = Listener()
+    known = judge_run(run, cache=run.parent / "cache", progress=listener, is_fresh=False)
+    assert known.content == json.loads(before)
+    assert known.content["settings"] == settings_tree(SETTINGS)
+    assert (run / JUDGEMENT).read_bytes() == before
+    assert "imagining" not in listener.stages
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(RunError, match="no such folder") as error:
+        judge_run(tmp_path / "nothere")
+    assert error.value.where == str(tmp_path / "nothere")

@@ -60,8 +60,8 @@ def report_command(
 ) -> None:
     """Tell a run on one page: one HTML file that works offline, the verdict first.
 
-    A run that is not yet judged is judged first; of a benchmark's run the page also has the true
-    returns.
+    The judgement that is there is shown; a run without one, or with --set one that was judged
+    otherwise, is judged first. Of a benchmark's run the page also has the true returns.
 
     For example:
 
@@ -75,7 +75,7 @@ def report_command(
     path, content = write_report(
         run,
         out,
-        judge_settings(settings or ()),
+        judge_settings(settings) if settings else None,
         cache=cache,
         progress=progress_for(quiet),
         warn=warn,

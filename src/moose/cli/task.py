@@ -63,6 +63,8 @@ def check_command(
 
     - `moose task check plant.yaml data/*.csv`
     """
+    from moose.data.findings import unfixed
+    from moose.data.schema import asked_for
     from moose.tasks.task_file import make_schema, make_task, read_task_file
 
     content = read_task_file(task)
@@ -87,7 +89,7 @@ def check_command(
 
         schema = make_schema(content, str(task))
         findings = check_tables(files, schema, progress=progress_for(quiet))
-    errors = [finding for finding in findings if finding.severity == "error"]
+    errors = unfixed(findings, asked_for(content.fixes))
     if as_json:
         print_json(summary | {"findings": [finding.as_tree() for finding in findings]})
     else:
@@ -102,7 +104,6 @@ def check_command(
             )
         if files:
             from moose.cli.check import print_findings
-            from moose.data.schema import asked_for
 
             print_findings(findings, asked_for(content.fixes))
     if errors:

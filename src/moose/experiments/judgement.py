@@ -21,12 +21,12 @@ from rich.text import Text
 
 from moose.algorithms import clone
 from moose.algorithms.clone import Config as CloneSettings
-from moose.config import Settings, digest, load_settings, settings_tree
+from moose.config import Settings, build_settings, digest, load_settings, settings_tree
 from moose.data.dataset import Dataset
 from moose.data.split import cut_episodes, fold_episodes, split_episodes
 from moose.envs import catalog
 from moose.envs.recipes import cache_folder
-from moose.errors import RunError
+from moose.errors import RunError, UserError
 from moose.evaluation.offline import (
     CLONE,
     HOLD,
@@ -121,7 +121,7 @@ def judge_run(
 
     Args:
         folder: The folder of a run with one seed.
-        settings: How to judge.
+        settings: How to judge; the defaults, or those of the judgement that is there.
         cache: Cache of data sets and fitted models; the user's own by default.
         progress: Whom to tell.
         warn: Called with a sentence when something is amiss but mended.
@@ -130,15 +130,21 @@ def judge_run(
     Returns:
         The run, its data and the judgement as plain JSON values.
     """
-    settings = settings or JudgeSettings()
+    if not folder.exists():
+        raise RunError(
+            "There is no such folder.",
+            where=str(folder),
+            advice="give the folder that 'moose train' named when the run began",
+        )
     path = find_policy(folder)
     folder = path.parent
     manifest = read_run(folder)
     dataset = _find_data(folder, manifest, cache, progress)
     task = task_of(dataset.provenance)
-    name = digest(manifest.digest, settings)
-    if not is_fresh and (known := _read(folder / JUDGEMENT, name)) is not None:
+    known = None if is_fresh else _read(folder / JUDGEMENT, manifest, settings)
+    if known is not None:
         return JudgedRun(manifest, dataset, task, known)
+    settings = settings or JudgeSettings()
     fits = SharedFits(cache or cache_folder(), warn)
     partition = divide(dataset, manifest, settings)
     witnesses = fit_witnesses(partition, task, settings, fits, progress)
@@ -158,6 +164,7 @@ def judge_run(
         stage.advance(1, {f"gain over {CLONE}": judgement.gains[CLONE].mean})
     verdict = reach_verdict(judgement, task, settings.verdict)
     content = describe(judgement, verdict, partition, task, settings)
+    name = digest(manifest.digest, settings)
     content = {"format": _FORMAT, "schema_version": _SCHEMA_VERSION, "digest": name} | content
     with atomic_file(folder / JUDGEMENT) as temporary:
         write_json(temporary, content)
@@ -440,13 +447,19 @@ def _find_data(folder: Path, manifest: Manifest, cache: Path | None, progress: P
     return dataset
 
 
-def _read(path: Path, name: str) -> dict[str, Any] | None:
-    """A judgement made before with the same settings, if there is one."""
+def _read(path: Path, manifest: Manifest, settings: JudgeSettings | None) -> dict[str, Any] | None:
+    """A judgement of this run made before, with these settings if there are any."""
     if not path.is_file():
         return None
     content = read_json(path)
-    is_known = isinstance(content, dict) and content.get("format") == _FORMAT
-    return content if is_known and content.get("digest") == name else None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        return None
+    if settings is None:
+        try:
+            settings = build_settings(JudgeSettings, content.get("settings", {}))
+        except UserError:  # of another version
+            return None
+    return content if content.get("digest") == digest(manifest.digest, settings) else None
 
 
 def _curves(bundle: Bundle, task: Task) -> dict[str, Any]:

@@ -181,6 +181,7 @@ def _write(
         "# What a controller may decide: move columns here that are actions, and out those that",
         "# are none. low and high: what a controller may choose (here: what was seen).",
         "actions:" if guess.actions else "actions: {}  # to be written: no column looks like one",
+        *([] if guess.actions else ["#  valve: {low: 0, high: 100, rate: 5}  # at most 5 a step"]),
     ]
     for action in guess.actions:
         column = seen[action]
