@@ -27,6 +27,7 @@ from moose.experiments.judgement import (
     judge_settings,
     render,
 )
+from moose.experiments.report import write_report
 from moose.experiments.run_folder import read_run, run_digest, write_run
 from moose.models.actor import SampledActor, act
 from moose.models.networks import init_network
@@ -178,7 +179,8 @@ def test_a_judgement_that_is_there_is_kept_whatever_its_settings(run):
     assert "imagining" not in listener.stages
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(RunError, match="no such folder") as error:
-        judge_run(tmp_path / "nothere")
+@pytest.mark.parametrize("work", [judge_run, write_report])
+def test_a_folder_that_is_not_there_is_named(work, tmp_path):
+    with pytest.raises(RunError, match="no run in this folder") as error:
+        work(tmp_path / "nothere")
     assert error.value.where == str(tmp_path / "nothere")

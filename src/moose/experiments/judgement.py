@@ -42,7 +42,7 @@ from moose.evaluation.offline import (
 )
 from moose.evaluation.verdict import Verdict, VerdictSettings, reach_verdict, share_new
 from moose.experiments.journal import SharedFits, Warn
-from moose.experiments.run_folder import Manifest, find_policy, read_run
+from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
 from moose.experiments.runner import key_of
 from moose.models.actor import AnyActor, act, init_actor, input_scale, kind_of
 from moose.models.dynamics import DynamicsSettings, fit_ensemble, init_ensemble
@@ -130,14 +130,7 @@ def judge_run(
     Returns:
         The run, its data and the judgement as plain JSON values.
     """
-    if not folder.exists():
-        raise RunError(
-            "There is no such folder.",
-            where=str(folder),
-            advice="give the folder that 'moose train' named when the run began",
-        )
-    path = find_policy(folder)
-    folder = path.parent
+    folder = find_finished_run(folder)
     manifest = read_run(folder)
     dataset = _find_data(folder, manifest, cache, progress)
     task = task_of(dataset.provenance)
@@ -153,7 +146,7 @@ def judge_run(
         rivals[HOLD] = hold_policy(task.hold_action)
     with progress.stage("imagining", 1) as stage:
         judgement = judge(
-            as_function(load_policy(path).actor, task, key_of(settings.seed)),
+            as_function(load_policy(find_policy(folder)).actor, task, key_of(settings.seed)),
             rivals,
             witnesses,
             task,

@@ -33,7 +33,7 @@ from moose.experiments.judgement import LABELS, JudgedRun, JudgeSettings, judge_
 from moose.experiments.markup import Markup, element, join, number, percent
 from moose.experiments.run_folder import (
     METRICS,
-    find_policy,
+    find_finished_run,
     read_evaluations,
     read_lines,
     read_run,
@@ -99,7 +99,7 @@ def write_report(
     Returns:
         The file, and the judgement.
     """
-    folder = find_policy(folder).parent
+    folder = find_finished_run(folder)
     path = out or folder / REPORT
     if path.suffix not in {".html", ".htm"}:
         raise ConfigError(

@@ -213,6 +213,23 @@ def seed_folders(folder: Path, manifest: Manifest) -> dict[int, Path]:
     return {seed: folder / f"seed-{seed}" for seed in manifest.seeds}
 
 
+def find_finished_run(path: Path) -> Path:
+    """The folder of the finished run of one seed that a user means: it, or the policy in it.
+
+    Args:
+        path: Either of these.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        RunError: There is no run, it has no policy yet, or it has several seeds.
+    """
+    if not (path / TENSORS).is_file():
+        read_run(path)  # says so if there is none
+    return find_policy(path).parent
+
+
 def find_policy(path: Path) -> Path:
     """The policy that a user means: a ``.moose`` file, a policy's folder, or that of a run.
 
