@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -85,11 +86,13 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     while deaths < KILLS or workers_killed != {0, 1}:
         folder, cache = tmp_path / f"grid-{chains}", tmp_path / f"cache-{chains}"
         chains += 1
-        while True:
+        assert chains < 2 * KILLS
+        for attempt in itertools.count():
             moment = rng.uniform(0.05, 0.5) * timed.seconds
             manner = {"kill_after": moment} if deaths < KILLS else {}
-            if deaths % 3 == 0 or deaths >= KILLS:  # a worker dies first
-                manner |= {"kill_children": [moment * 0.7], "seed": deaths}
+            if deaths % 3 == 0 or (deaths >= KILLS and attempt == 0):  # a worker dies first
+                worker = len(workers_killed) % 2
+                manner |= {"kill_worker": worker, "worker_after": moment * 0.7}
             ended = run_grid(file, folder, cache, **manner)
             workers_killed |= set(ended.killed)
             if ended.code == 0:

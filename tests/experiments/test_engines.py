@@ -162,18 +162,16 @@ finally:
 
 
 @pytest.mark.slow
-def test_only_who_has_the_token_enters_a_cluster_of_our_own():
+def test_only_who_has_the_token_enters_a_cluster_of_our_own(tmp_path):
     if importlib.util.find_spec("ray") is None:
         assert os.environ.get("CI") != "true", "Ray is missing: pip install 'moose-rl[ray]'"
         pytest.skip("Ray is not installed")
-    ended = subprocess.run(
-        [sys.executable, "-c", OWN_CLUSTER],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.stdout.split("\n")[:3] == ["inside", "refused", "no dashboard"], ended.stderr
+    # Into files: processes of a cluster would keep pipes open after the end of who started it.
+    with open(tmp_path / "out", "w+") as out, open(tmp_path / "errors", "w+") as errors:
+        program = [sys.executable, "-c", OWN_CLUSTER]
+        subprocess.run(program, check=False, stdout=out, stderr=errors, timeout=300)
+    told = (tmp_path / "out").read_text().splitlines()[:3]
+    assert told == ["inside", "refused", "no dashboard"], (tmp_path / "errors").read_text()
 
 
 def test_engines_have_names(tmp_path):

@@ -5,8 +5,8 @@ line of standard input is a request as JSON, each line of standard output the an
 
     argv        the words after ``moose``
     kill_after  seconds after which the process is sent SIGKILL
-    kill_children  seconds after which one of its own children is sent SIGKILL, several times
-    seed        which of the children that is, and all else that is random
+    kill_worker   the number of a grid's worker that is sent SIGKILL as soon as it is there
+    worker_after  seconds for which that worker is left alone
     signal      a signal to send as soon as the file ``when`` is there
     roots       folders whose writes count: the process dies right before the first kind of write
                 that the file ``seen`` does not list yet, and lists it
@@ -16,9 +16,9 @@ line of standard input is a request as JSON, each line of standard output the an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import random
 import re
 import resource
 import signal
@@ -36,6 +36,7 @@ import moose.experiments.evaluate
 import moose.experiments.runner
 
 MODULES = (jax, optax, moose)  # imported here so that no fork has to
+LONGEST_SECONDS = 600
 
 
 class WriteWatch:
@@ -95,15 +96,22 @@ def run(request):
             os.dup2(errors.fileno(), 2)
             _run_in_child(request)
         killed = []
-        rng = random.Random(request.get("seed", 0))  # noqa: S311
-        for moment in sorted(request.get("kill_children", [])):
-            if _waits(child, started + moment):
-                killed += _kill_one(_children_of(child), rng)
-        if request.get("kill_after") is not None:
-            end = started + request["kill_after"]
-            _send_when(lambda: time.monotonic() >= end, child, signal.SIGKILL)
-        elif request.get("signal") is not None:
-            _send_when(lambda: os.path.exists(request["when"]), child, request["signal"])
+        if request.get("kill_worker") is not None:
+            number, end = request["kill_worker"], started + request.get("worker_after", 0.0)
+            worker = _wait_for(lambda: time.monotonic() >= end and _worker_of(child, number), child)
+            with contextlib.suppress(ProcessLookupError):
+                if worker:
+                    os.kill(worker, signal.SIGKILL)
+                    killed = [number]
+        if request.get("signal") is not None and _wait_for(
+            lambda: os.path.exists(request["when"]), child
+        ):
+            os.kill(child, request["signal"])
+        # Whatever hangs is ended as well, and seen by its code and by what it had printed.
+        kill_after = request.get("kill_after")
+        end = started + (LONGEST_SECONDS if kill_after is None else kill_after)
+        if _wait_for(lambda: time.monotonic() >= end, child):
+            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         for stream in (out, errors):
             stream.seek(0)
@@ -116,33 +124,17 @@ def run(request):
         }
 
 
-def _waits(child, end):
-    """Wait until a moment; whether the child is still there then."""
-    while time.monotonic() < end:
-        time.sleep(0.005)
-        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return False
-    return True
-
-
-def _children_of(process):
+def _worker_of(process, number):
+    """The id of a grid's worker, known by its log; None if it is not there."""
     try:
-        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
-        return []
-    return sorted(int(word) for word in text.split())
-
-
-def _kill_one(processes, rng):
-    """Kill one of some processes; which one it was, and at which place among them."""
-    if not processes:
-        return []
-    place = rng.randrange(len(processes))
-    try:
-        os.kill(processes[place], signal.SIGKILL)
-    except ProcessLookupError:
-        return []
-    return [place]
+        return None
+    for child in children:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{child}/fd/2").endswith(f"/worker-{number}.log"):
+                return int(child)
+    return None
 
 
 def _run_in_child(request):
@@ -165,12 +157,13 @@ def _run_in_child(request):
         os._exit(code)
 
 
-def _send_when(is_time, child, number):
-    while not is_time():
+def _wait_for(condition, child):
+    """The condition's value as soon as it holds; None if the child has ended before."""
+    while not (value := condition()):
         time.sleep(0.002)
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return
-    os.kill(child, number)
+            return None
+    return value
 
 
 if __name__ == "__main__":

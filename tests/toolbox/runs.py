@@ -43,7 +43,7 @@ class Ended(NamedTuple):
     out: str
     errors: str
     killed: tuple[int, ...] | list[int] = ()
-    """Which of its children were killed, by their place among them."""
+    """Which workers of the grid were killed."""
 
 
 def moose(*words, **manner) -> Ended:
