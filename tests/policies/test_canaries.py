@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
-from moose.policies.artifact import EXAMPLES, SUPPORT, unbundle, write_bundle
+from moose.policies.artifact import write_bundle
+from moose.policies.bundle import EXAMPLES, SUPPORT, unbundle
 from moose.policies.policy import save_policy
 from moose.storage import MANIFEST, TENSORS, write_manifest
 from policies import make_toy_policy

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _VOID = {"meta", "br", "hr", "line", "rect", "path", "circle", "polygon", "polyline"}
 _FORBIDDEN = re.compile(r"[^\x09\x0a\x0d\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -75,3 +75,31 @@ def percent(share: float) -> str:
 def _escaped(content: str) -> str:
     # Characters that no document may hold would make the whole page unreadable.
     return html.escape(_FORBIDDEN.sub("�", content), quote=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """A table of texts, in a frame that scrolls."""
+    head = element("tr", *(element("th", name) for name in header))
+    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
+    table = element("table", element("thead", head), element("tbody", *body))
+    return element("div", table, class_="scroll")
+
+
+def facts_table(facts: Sequence[tuple[str, str | None]]) -> Markup:
+    """Names and values; a value of None is left out."""
+    rows = [
+        element("tr", element("td", name), element("td", value))
+        for name, value in facts
+        if value is not None
+    ]
+    return element("div", element("table", *rows, class_="facts"), class_="scroll")
+
+
+def panel(chart: Markup) -> Markup:
+    """A chart in its frame."""
+    return element("div", chart, class_="panel")
+
+
+def signed(value: float) -> str:
+    """A number with its sign."""
+    return ("+" if value > 0 else "") + number(value, 3)

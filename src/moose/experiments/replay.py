@@ -23,7 +23,7 @@ from rich.text import Text
 from moose.data.dataset import Dataset
 from moose.data.files import load_dataset
 from moose.errors import DataError
-from moose.policies.artifact import Floats, TaskFacts
+from moose.policies.facts import Floats, TaskFacts
 from moose.policies.guard import Decision, Fallback, Guard, GuardSettings, Source
 from moose.policies.plain import Controller
 from moose.progress import SILENT, Progress

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from moose.policies.artifact import Floats
+from moose.policies.facts import Floats
 from moose.policies.plain import (
     ACTION_TOLERANCE,
     NOVELTY_TOLERANCE,

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from moose.config import Settings
 from moose.errors import ConfigError, DataError
-from moose.policies.artifact import Floats, TaskFacts
+from moose.policies.facts import Floats, TaskFacts
 from moose.policies.plain import Controller
 
 Reason = Literal[

@@ -24,19 +24,15 @@ import numpy.typing as npt
 
 from moose.errors import ConfigError, DataError, StorageError
 from moose.policies.artifact import (
-    EXAMPLES,
-    SUPPORT,
     Artifact,
-    Box,
     Clamp,
-    Floats,
-    TaskFacts,
     Tensors,
-    box_of,
     clamp_of,
     read_artifact,
     require_shapes,
 )
+from moose.policies.bundle import EXAMPLES, SUPPORT
+from moose.policies.facts import Box, Floats, TaskFacts, box_of
 from moose.storage import MANIFEST
 
 ACTION_TOLERANCE = 1e-4

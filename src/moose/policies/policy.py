@@ -32,18 +32,9 @@ from moose.models.support import (
     reconstruction_error,
     support_inputs,
 )
-from moose.policies.artifact import (
-    EXAMPLES,
-    FORMAT,
-    SUPPORT,
-    Artifact,
-    TaskFacts,
-    box_of,
-    clamp_of,
-    read_artifact,
-    scaling_of,
-    task_tree,
-)
+from moose.policies.artifact import FORMAT, Artifact, clamp_of, read_artifact, scaling_of
+from moose.policies.bundle import EXAMPLES, SUPPORT
+from moose.policies.facts import TaskFacts, box_of, task_tree
 from moose.policies.plain import Controller, check_examples, growing_curve, parts_of, score_on
 from moose.storage import TENSORS, atomic_folder, write_manifest
 from moose.tasks.registry import find_task

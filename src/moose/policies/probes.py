@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moose.policies.artifact import Floats
+from moose.policies.facts import Floats
 from moose.policies.plain import Parts
 
 _EXTREMES = (np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0)
