@@ -108,6 +108,20 @@ def test_every_error_is_listed_with_its_path_and_the_nearest_name(tmp_path):
     assert "--set" in text
 
 
+def test_a_pattern_is_told_by_examples():
+    class Mended(Settings):
+        gaps: str = Field(default="split", pattern="^(split|fill:[0-9])$", examples=["fill:5"])
+        name: str = Field(default="a", pattern="^[a-z]$", examples=["b", "c"])
+
+    class Plan(Settings):
+        stages: tuple[Mended, ...]
+
+    with pytest.raises(ConfigError) as caught:
+        build_settings(Plan, {"stages": [{"gaps": "fil:5", "name": "B"}]})
+    assert "stages.0.gaps: it has to be like 'fill:5', not 'fil:5'" in str(caught.value)
+    assert "stages.0.name: it has to be like 'b' or 'c', not 'B'" in str(caught.value)
+
+
 def test_missing_settings_are_named():
     class Needy(Settings):
         name: str

@@ -265,6 +265,10 @@ def _describe(schema: type[Settings], detail: ErrorDetails) -> str:
         return f"{path}: {detail['input']!r} is not known; {nearest(detail['input'], expected)}"
     if detail["type"] == "too_short":
         message = f"at least {detail['ctx']['min_length']} of them needed"
+    elif detail["type"] == "string_pattern_mismatch" and (
+        examples := _examples_at(schema, detail["loc"])
+    ):
+        message = f"it has to be like {_either(examples)}"
     elif detail["type"] in {"tuple_type", "list_type"}:
         message = "this is a list, such as [a, b]"
     return f"{path or 'configuration'}: {message}, not {_short(detail['input'])}"
@@ -272,13 +276,29 @@ def _describe(schema: type[Settings], detail: ErrorDetails) -> str:
 
 def _names_at(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The names a settings tree accepts below ``path``."""
+    return list(_schema_at(schema, path).model_fields)
+
+
+def _examples_at(schema: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """What the setting at ``path`` could be, as its declaration shows it."""
+    *above, name = path
+    field = _schema_at(schema, above).model_fields.get(str(name))
+    return [str(example) for example in (field.examples or [])] if field else []
+
+
+def _either(choices: Sequence[str]) -> str:
+    *others, last = map(repr, choices)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _schema_at(schema: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
     for part in path:
         field = schema.model_fields.get(str(part))
         below = [] if field is None else _models_in(field.annotation)
         if not below:
             continue  # a list index or the tag of a union: stay where we are
         schema = below[0]
-    return list(schema.model_fields)
+    return schema
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

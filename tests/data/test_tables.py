@@ -71,6 +71,15 @@ def test_dialects_are_detected_or_given(tmp_path, text, settings):
     assert set(found) <= {"format"}
 
 
+@pytest.mark.parametrize(("right", "shown"), [(";", '";"'), ("\t", r'"\t"')])
+def test_a_wrong_delimiter_is_one_error(tmp_path, right, shown):
+    with pytest.raises(DataError) as caught:
+        read(csv(tmp_path, f"x{right}y\n0{right}1\n1{right}2\n"), delimiter=",")
+    assert "the header is one column" in str(caught.value)
+    assert f"say csv.delimiter: {shown} in the task file" in str(caught.value)
+    read(csv(tmp_path, "x\n1\n"), Wanted(("x",)), delimiter=",")  # one column is all there is
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 def test_encodings(tmp_path, encoding):
     text = "größe,y\n1,2\n3,4\n".encode(encoding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,9 @@ class TextSettings(Settings):
 
     delimiter: str | None = Field(default=None, min_length=1, max_length=1)
     """What separates columns, such as ";"."""
-    decimal: str | None = Field(default=None, pattern="^[.,]$")
+    decimal: Literal[".", ","] | None = None
     """The decimal point or comma."""
-    encoding: str | None = Field(default=None, pattern="^(utf-8|latin-1|utf-16)$")
+    encoding: Literal["utf-8", "latin-1", "utf-16"] | None = None
     """utf-8, latin-1 or utf-16."""
     skip: int = Field(default=0, ge=0, le=10_000)
     """Lines above the header."""
@@ -58,30 +58,30 @@ _MISSING = r"^(split|(interpolate|last):[1-9][0-9]{0,3})$"
 class Fixes(Settings):
     """What to do about findings; nothing by default, and what is done is recorded."""
 
-    gaps: str | None = Field(default=None, pattern=_GAPS)
+    gaps: str | None = Field(default=None, pattern=_GAPS, examples=["split", "interpolate:5"])
     """split: cut the episode at a gap. interpolate:N: fill up to N missing samples, else cut."""
     missing: str | None = Field(
-        default=None, pattern=r"^(split|(interpolate|last):[1-9][0-9]{0,3})$"
+        default=None, pattern=_MISSING, examples=["split", "interpolate:5", "last:5"]
     )
     """Missing values. split: leave the rows out and cut there. interpolate:N or last:N: fill up to
     N in a row by a straight line or the value before, else cut."""
-    text: str | None = Field(default=None, pattern=r"^missing$")
+    text: Literal["missing"] | None = None
     """Text among numbers. missing: take it for missing values."""
-    duplicates: str | None = Field(default=None, pattern=r"^(first|last)$")
+    duplicates: Literal["first", "last"] | None = None
     """Rows with the time of the row before. first or last: keep that one."""
-    order: str | None = Field(default=None, pattern=r"^split$")
+    order: Literal["split"] | None = None
     """Times that run backwards. split: begin a new episode there."""
-    ragged: str | None = Field(default=None, pattern=r"^drop$")
+    ragged: Literal["drop"] | None = None
     """Rows with too many or too few columns. drop: leave them out and cut there."""
-    bounds: str | None = Field(default=None, pattern=r"^(clip|split)$")
+    bounds: Literal["clip", "split"] | None = None
     """Actions outside their bounds. clip: move them to the bound. split: as for missing."""
-    ranges: str | None = Field(default=None, pattern=r"^missing$")
+    ranges: Literal["missing"] | None = None
     """Signals outside their possible range. missing: take them for missing values."""
-    outliers: str | None = Field(default=None, pattern=r"^missing$")
+    outliers: Literal["missing"] | None = None
     """Outliers. missing: take them for missing values."""
-    stuck: str | None = Field(default=None, pattern=r"^split$")
+    stuck: Literal["split"] | None = None
     """Stuck sensors. split: leave the stretch out and cut there."""
-    short: str | None = Field(default=None, pattern=r"^drop$")
+    short: Literal["drop"] | None = None
     """Episodes that are too short. drop: leave them out."""
 
 

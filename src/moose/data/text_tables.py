@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -112,6 +113,14 @@ class TextTable:
         self.header = tuple(
             name.strip() for name in _cells(self._lines[0].removeprefix("\ufeff"), delimiter)
         )
+        fitting = _detect_delimiter(self._lines)
+        if len(self.header) == 1 and len(_cells(self._lines[0], fitting)) > 1:
+            raise DataError(
+                f"Cut at every {_spelled(delimiter)}, as csv.delimiter says, the header is one "
+                f"column: {self.header[0][:80]}",
+                where=f"{path}, row {settings.skip + 1}",
+                advice=f"say csv.delimiter: {json.dumps(fitting)} in the task file",
+            )
 
     def sample(self) -> list[list[str]]:
         """The first rows below the header, as texts."""

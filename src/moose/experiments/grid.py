@@ -37,7 +37,7 @@ _LABEL = r"^[^|&\\\n]*$"  # what no table has to escape
 class Override(Settings):
     """Settings put over those of every algorithm of a block; one more dimension of the grid."""
 
-    label: str = Field(default="", pattern=_LABEL)
+    label: str = Field(default="", pattern=_LABEL, examples=["my label"])
     """What is added to the algorithm's label."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """A tree of settings."""
@@ -50,7 +50,7 @@ class AlgorithmChoice(Settings):
     """The algorithm's name."""
     preset: str = "paper"
     """One of its presets."""
-    label: str = Field(default="", pattern=_LABEL)
+    label: str = Field(default="", pattern=_LABEL, examples=["my label"])
     """What tables call it; its name by default."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """A tree of settings put over the preset."""
@@ -92,7 +92,7 @@ class Block(Settings):
 class Grid(Settings):
     """All that a grid file says."""
 
-    name: str = Field(pattern=_NAME)
+    name: str = Field(pattern=_NAME, examples=["my-grid_2"])
     """What tables and pages call it: letters, digits, dots and dashes."""
     description: str = ""
     """A sentence for people."""
