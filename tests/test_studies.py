@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runs import log
+
 TINY = (
     "dynamics.epochs=1",
     "dynamics.hidden=[8]",
@@ -131,3 +133,20 @@ def test_the_page_on_scaling_is_what_the_simulation_gives(scaling):
     assert scaling.as_markdown(result) in (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     kept = json.loads((ROOT / "results" / "scaling" / "scaling.json").read_text(encoding="utf-8"))
     assert kept == result | {"measured_on": costs["measured_on"]}
+
+
+def test_the_study_of_targets(tmp_path, capsys):
+    targets = study("targets")
+    small = ("dynamics.epochs=2", "dynamics.hidden=[8]", "dynamics.members=2", "held_out=0.25")
+    words = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    words += [f"--data={log()}", *(f"--set={text}" for text in small)]
+    targets.main(words)
+    with open(tmp_path / "results" / "targets.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["signal"], int(row["steps"])) for row in rows] == [
+        (signal, steps) for signal in ("fatigue", "consumption") for steps in targets.STEPS
+    ]
+    for row in rows:
+        assert row["direct"] != row["delta"]
+        assert all(0 <= float(row[name]) < 100 for name in ("direct", "delta", "no_change")), row
+    assert f"{log()}, 20 steps, mean over signals: direct" in capsys.readouterr().out
