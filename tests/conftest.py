@@ -58,9 +58,16 @@ hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in
 hypothesis.settings.load_profile("moose")
 
 
+# Tests of what users see: compiled as users have it, as all is in processes that tests start. All
+# other tests spend most of their time in the compiler, and need no fast program.
+COMPILED_IN_FULL = {"test_docs", "test_examples"}
+
+
 @pytest.fixture(autouse=True, scope="module")
-def forget_programs():
+def programs(request):
     """Compiled programs take memory; the next module loads the few it shares from the cache."""
+    is_hasty = request.path.stem not in COMPILED_IN_FULL
+    jax.config.update("jax_disable_most_optimizations", is_hasty)
     yield
     jax.clear_caches()
 
