@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from moose.experiments.demo import PICTURES, render, run_demo
-from moose.progress import JsonProgress
-from runs import moose
+from documents import ROOT, sessions
+from moose.cli import app
+from moose.experiments.demo import PICTURES, render
 
-# Sizes that no other test has: what the cache has fitted already, no progress is told of.
-TINY = (
-    "dynamics.epochs=1",
+# Put over the document's command: less to compute, and sizes that no other test has. What the cache
+# has fitted already, no progress is told of.
+SMALL = (
     "dynamics.hidden=[9]",
-    "support.epochs=1",
     "support.width=9",
     "search.hidden=[8]",
-    "search.updates=3",
     "search.start_states=4",
     "search.horizon=5",
 )
 
 
+def run(*words):
+    """Run a command; the words are those after ``moose``."""
+    ended = CliRunner().invoke(app, [*words, *(f"--set={text}" for text in SMALL)])
+    assert ended.exit_code == 0, ended.output
+    return ended
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demo") / "demo"
-    stream = io.StringIO()
-    result = run_demo(out, episodes=100, overrides=TINY, progress=JsonProgress(stream))
-    return out, result, stream.getvalue()
+def command(tmp_path_factory):
+    """The words of the document's command, for a folder of ours."""
+    (shown,) = (
+        words
+        for words in (shlex.split(text) for text, _ in sessions(ROOT / "docs" / "cli.md"))
+        if words[:2] == ["moose", "demo"]
+    )
+    place = shown.index("--out") + 1
+    shown[place] = str(tmp_path_factory.mktemp("demo") / shown[place])
+    return shown[1:]
+
+
+@pytest.fixture(scope="module")
+def demo(command):
+    ended = run(*command, "--json")
+    out = Path(command[command.index("--out") + 1])
+    return out, json.loads(ended.stdout), ended.stderr
 
 
 def test_every_reference_controller_earns_about_what_is_expected(demo):
@@ -82,12 +102,10 @@ def test_people_see_a_table(demo):
         assert f"{row['measured']:.2f}" in text
 
 
-def test_the_command_again_trains_nothing_anew(demo):
-    out, result, _ = demo
-    tiny = [f"--set={text}" for text in TINY]
-    ended = moose("demo", "--out", out, "--episodes", 100, "--json", *tiny)
-    assert ended.code == 0, ended.errors
-    assert json.loads(ended.out)["controllers"] == result["controllers"]
-    stages = {json.loads(line)["stage"] for line in ended.errors.splitlines()}
+def test_the_command_again_trains_nothing_anew(demo, command):
+    _, result, _ = demo
+    ended = run(*command, "--json")
+    assert json.loads(ended.stdout)["controllers"] == result["controllers"]
+    stages = {json.loads(line)["stage"] for line in ended.stderr.splitlines()}
     assert "playing" in stages
     assert not stages & {"models", "support"}

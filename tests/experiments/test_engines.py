@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from moose.errors import MissingExtraError
+from moose.experiments import runner
 from moose.experiments.engines import LocalEngine, RayEngine, _cores_of, make_engine, pinned
+from moose.experiments.run_folder import Request, locked
 from moose.experiments.worker import perform
+from runs import log, tiny_file
 
 UNKNOWN = {"kind": "no such thing"}
 
@@ -113,17 +116,12 @@ def test_an_interrupt_while_a_worker_is_born_leaves_no_orphan(engine, monkeypatc
 
 
 def test_a_run_that_is_worked_on_is_busy(tmp_path):
-    from moose.experiments.run_folder import Request, locked
-
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manifest.json").write_text("{}")
     request = Request(data="x").model_dump()
     job = {"kind": "train", "folder": str(tmp_path / "run"), "request": request, "cache": None}
     assert perform(job)["state"] == "failed"
-    (tmp_path / "run" / "manifest.json").unlink()
-    from runs import undisturbed
-
-    folder = undisturbed()
+    folder = runner.begin_run(runner.make_request(str(log()), file=tiny_file()), tmp_path / "begun")
     with locked(folder):
         outcome = perform(job | {"folder": str(folder)})
     assert outcome["state"] == "busy"
