@@ -10,19 +10,7 @@ from moose.errors import RunError
 from moose.experiments import runner
 from moose.experiments.diagnosis import QUANTILES, diagnose_run
 from moose.progress import SILENT
-
-SETTINGS = (
-    "held_out=0.3",
-    "dynamics.epochs=2",
-    "dynamics.hidden=[8]",
-    "dynamics.members=2",
-    "support.epochs=2",
-    "support.width=8",
-    "search.hidden=[8]",
-    "search.updates=2",
-    "search.start_states=4",
-    "search.horizon=5",
-)
+from runs import TINY_CLONE, log, undisturbed
 
 
 class Listener:
@@ -34,29 +22,9 @@ class Listener:
         return SILENT.stage(name, total, done)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    from moose.data.files import save_dataset
-    from moose.envs.catalog import make_dataset
-    from moose.envs.recipes import recipe_of
-
-    folder = tmp_path_factory.mktemp("diagnosis")
-    save_dataset(make_dataset(recipe_of("ib/bad-0.4", episodes=4, steps=60)), folder / "data")
-    for name, algorithm in (("moose", "moose"), ("clone", "clone")):
-        request = runner.make_request(
-            str(folder / "data"),
-            algorithm=algorithm,
-            preset="quick",
-            overrides=SETTINGS if algorithm == "moose" else ("updates=2", "hidden=[4]"),
-            evaluation_episodes=0,
-        )
-        runner.start_run(request, folder / name)
-    return folder
-
-
-def test_models_and_support_are_measured(run):
+def test_models_and_support_are_measured():
     listener = Listener()
-    found = diagnose_run(run / "moose", progress=listener)
+    found = diagnose_run(undisturbed(), cache=undisturbed().parent / "cache", progress=listener)
     errors = found["model_errors"]
     assert errors["steps"] == 59
     assert set(errors["error"]) == {"fatigue", "consumption"}
@@ -70,12 +38,13 @@ def test_models_and_support_are_measured(run):
     assert [(name, done) for name, _, done in listener.stages] == [("policy", 2)]
 
 
-def test_people_and_programs_get_the_same_numbers(run, tmp_path):
+def test_people_and_programs_get_the_same_numbers(tmp_path):
     from typer.testing import CliRunner
 
     from moose.cli import app
 
-    command = ["diagnose", str(run / "moose"), "--quiet"]
+    cache = undisturbed().parent / "cache"
+    command = ["diagnose", str(undisturbed()), "--quiet", "--cache", str(cache)]
     told = CliRunner().invoke(app, [*command, "--json", "--plot", str(tmp_path / "models.svg")])
     assert told.exit_code == 0
     assert (tmp_path / "models.svg").read_bytes().startswith(b"<?xml")
@@ -84,6 +53,10 @@ def test_people_and_programs_get_the_same_numbers(run, tmp_path):
     assert f"{error:.3f}" in shown.stdout
 
 
-def test_only_a_run_of_moose_has_models(run):
+def test_only_a_run_of_moose_has_models(tmp_path):
+    request = runner.make_request(
+        str(log()), algorithm="clone", settings=[TINY_CLONE], evaluation_episodes=0
+    )
+    runner.start_run(request, tmp_path / "run")
     with pytest.raises(RunError, match="finished run of MOOSE"):
-        diagnose_run(run / "clone")
+        diagnose_run(tmp_path / "run")
