@@ -87,7 +87,7 @@ def perform(command, monkeypatch, capsys):
     program, *arguments = shlex.split(command)
     if program in {"make", ".venv/bin/pre-commit"}:
         return None
-    if arguments[0] == "demo":  # test_demo runs it as it is shown
+    if arguments[0] == "demo":  # test_demo runs it, with smaller networks
         return None
     monkeypatch.setattr(sys, "argv", [program, *arguments])
     if program == "python":
