@@ -58,15 +58,15 @@ hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in
 hypothesis.settings.load_profile("moose")
 
 
-# Tests of what users see: compiled as users have it, as all is in processes that tests start. All
-# other tests spend most of their time in the compiler, and need no fast program.
-COMPILED_IN_FULL = {"test_docs", "test_examples"}
+# Tests of equations and learning spend most of their time in the compiler and need no fast code.
+# All others have the bits that users have: they may leave data and fits where other tests look.
+COMPILED_HASTILY = {"algorithms", "models"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def programs(request):
     """Compiled programs take memory; the next module loads the few it shares from the cache."""
-    is_hasty = request.path.stem not in COMPILED_IN_FULL
+    is_hasty = request.path.parent.name in COMPILED_HASTILY
     jax.config.update("jax_disable_most_optimizations", is_hasty)
     yield
     jax.clear_caches()
