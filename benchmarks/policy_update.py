@@ -6,9 +6,11 @@ Run from the root of the repository with ``pip install -e '.[bench]'``, the mach
     python benchmarks/policy_update.py --profile           # and where an update's time goes
     python benchmarks/policy_update.py --json FILE         # the numbers for a program as well
     python benchmarks/policy_update.py --rounds 1 --chunk 1 --episodes 5   # does it work at all?
+    python benchmarks/policy_update.py --data gym/Hopper-v4   # a plant of which nothing is known
 
 One update of MOOSE at the paper's size (30 frames of 6 numbers, 3 actions, 4 models, 100 start
-states, 100 steps, networks of 400-300, autoencoder of 750 with 6 latents) is timed for
+states, 100 steps, networks of 400-300, autoencoder of 750 with 6 latents; or one frame of a
+Gymnasium environment, changes and reward learned, with ``paper-mujoco``) is timed for
 
 - ours: ``search_policy``, the very loop of a training run, compiled in chunks as there;
 - PyTorch: the independent version in ``pytorch_rival.py``, eager and under ``torch.compile``
@@ -44,9 +46,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from moose.algorithms import moose
+from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.data.normalize import standardise
 from moose.envs.catalog import make_dataset
+from moose.envs.gymnasium_recipes import gymnasium_recipe_of, is_gymnasium
 from moose.envs.recipes import recipe_of
 from moose.models.actor import Actor, choose_action, init_actor
 from moose.models.dynamics import (
@@ -56,6 +60,7 @@ from moose.models.dynamics import (
     init_ensemble,
     model_inputs,
     ready,
+    reward_inputs,
 )
 from moose.models.networks import apply_network
 from moose.models.rollout import Imagined, imagine
@@ -70,11 +75,12 @@ from moose.models.support import (
     num_latents,
     support_inputs,
 )
-from moose.tasks.industrial_benchmark import make_task
+from moose.tasks.registry import task_of
 from moose.tasks.task import Task
 from moose.training import FORGETFUL
 
 DATASET = "ib/bad-0.2"
+STEPS_OF_EPISODE = 1000
 GOAL_EAGER = 1.5
 GOAL_BOUND = 0.8
 GOAL_MEMORY = 2.0  # gigabytes
@@ -173,7 +179,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--chunk", type=int, default=5, help="updates in a turn, compiled as one (%(default)s)"
     )
     parser.add_argument(
-        "--episodes", type=int, default=20, help="episodes of 1,000 steps to fit (%(default)s)"
+        "--data", default=DATASET, help="ib/… or gym/…, played at random (%(default)s)"
+    )
+    parser.add_argument(
+        "--episodes", type=int, default=20, help="thousands of steps to fit (%(default)s)"
     )
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--profile", action="store_true", help="time the parts of an update, too")
@@ -183,10 +192,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_problem(options: argparse.Namespace) -> Problem:
-    """Data from the simulator and untrained networks; the settings are those of ``paper``."""
+    """Data from the simulator and untrained networks; the settings are those of the paper."""
+    if is_gymnasium(options.data):
+        count, preset = STEPS_OF_EPISODE * options.episodes, "paper-mujoco"
+        dataset = make_dataset(gymnasium_recipe_of(options.data, transitions=count))
+    else:
+        dataset = make_dataset(recipe_of(options.data, episodes=options.episodes))
+        preset = "paper"
+    task = task_of(dataset.provenance)
     # With the latent's mean: the samples of two libraries are not the same numbers.
-    task, config = make_task(), moose.Config(search=moose.SearchSettings(latent="mean"))
-    dataset = make_dataset(recipe_of(DATASET, episodes=options.episodes))
+    config = with_search(build_settings(moose.Config, moose.PRESETS[preset]), latent="mean")
     models_key, support_key, actor_key, search_key = jax.random.split(jax.random.key(0), 4)
     ensemble = init_ensemble(dataset, task, config.dynamics, models_key)
     support = init_support(dataset, task, config.support, support_key)
@@ -293,6 +308,9 @@ def make_rival(problem: Problem, horizon: int, dtype: Any) -> Any:
         module.Given(
             policy=arrays(problem.actor.network),
             members=arrays(problem.knowledge.members.dynamics),
+            rewards=None
+            if problem.knowledge.members.reward is None
+            else arrays(problem.knowledge.members.reward),
             encoder=arrays([autoencoder.encoder, autoencoder.mean_head]),
             decoder=arrays(autoencoder.decoder),
             frame=scale(scales.frame),
@@ -404,7 +422,8 @@ def make_turn(problem: Problem, starts: Any, count: int, search: Any = None) -> 
     """``count`` updates by the PyTorch version."""
     if search is None:
         search = make_rival(problem, problem.task.horizon, starts.dtype)
-    update = rival().make_update(search, starts, problem.config.search.learning_rate)
+    settings = problem.config.search
+    update = rival().make_update(search, starts, settings.optimiser, settings.learning_rate)
 
     def turn() -> None:
         for _ in range(count):
@@ -469,6 +488,9 @@ def needed_gemms(problem: Problem) -> list[Gemm]:
     num_action, state = len(task.action_names), task.history * len(task.observation_names)
     policy = (state, *config.search.hidden, num_action)
     dynamics = (state + num_action, *config.dynamics.hidden, len(task.predicted))
+    num_frame = len(task.observation_names)
+    reward = (state + num_action + num_frame, *config.dynamics.hidden, 1)
+    moved = num_action + num_frame  # what the first step's action changes of the reward's inputs
     pair, width = num_inputs(task, config.support), config.support.width
     support = (pair, width, num_latents(task, config.support), width, width, pair)
     return [
@@ -478,6 +500,11 @@ def needed_gemms(problem: Problem) -> list[Gemm]:
             for inputs, outputs in itertools.pairwise(policy)
         ),
         *_gemms("models", members, starts, dynamics, horizon, first_columns=num_action),
+        *(
+            _gemms("models", members, starts, reward, horizon, first_columns=moved)
+            if task.reward is None
+            else []
+        ),
         *_gemms("support", 1, rows, support, horizon, first_columns=num_action),
     ]
 
@@ -564,7 +591,8 @@ def measure_memory(options: argparse.Namespace) -> float:
     """Peak memory of a process that does nothing but our updates, in gigabytes."""
     command = [sys.executable, __file__, "--memory-only", "--rounds", "1"]
     command += ["--chunk", str(options.chunk), "--episodes", str(options.episodes)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    command += ["--data", options.data]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout)
 
 
@@ -629,16 +657,27 @@ def make_ensemble_rival(problem: Problem) -> Any:
     table, scales, task = problem.given.table, problem.ensemble.scales, problem.task
     windows = windows_of(table, table.transitions, task.history)
     inputs = jax.vmap(model_inputs, (None, 0, 0))(scales, windows, table.actions[table.transitions])
-    frames = successors_of(table, table.transitions)[:, jnp.asarray(task.predicted)]
-    targets = jax.vmap(standardise, (0, None))(frames, scales.target)
-    settings = problem.config.dynamics
-    return rival().EnsembleFit(
-        arrays(problem.ensemble.members.dynamics),
-        np.array(inputs),
-        np.array(targets),
-        settings.batch_size,
-        settings.learning_rate,
-    )
+    frames, columns = successors_of(table, table.transitions), jnp.asarray(task.predicted)
+    before = windows[:, 0, columns] if task.target == "delta" else 0.0
+    targets = jax.vmap(standardise, (0, None))(frames[:, columns] - before, scales.target)
+    members, settings = problem.ensemble.members, problem.config.dynamics
+
+    def fit(networks: Any, inputs: jax.Array, targets: jax.Array) -> Any:
+        return rival().EnsembleFit(
+            arrays(networks),
+            np.array(inputs),
+            np.array(targets),
+            settings.batch_size,
+            settings.learning_rate,
+        )
+
+    fits = [fit(members.dynamics, inputs, targets)]
+    if members.reward is not None:
+        actions = table.actions[table.transitions]
+        inputs = jax.vmap(reward_inputs, (None, 0, 0, 0))(scales, windows, actions, frames)
+        rewards = table.rewards[table.transitions][:, None]
+        fits.append(fit(members.reward, inputs, standardise(rewards, scales.reward)))
+    return rival().ModelsFit(fits)
 
 
 def make_autoencoder_rival(problem: Problem) -> Any:
@@ -661,11 +700,13 @@ def make_autoencoder_rival(problem: Problem) -> Any:
 
 def compare_predictions(problem: Problem, theirs: Any) -> float:
     """The largest difference of predictions for the first batch, relative to the largest one."""
-    inputs = theirs.inputs[: theirs.batch_size]
-    members = ready(problem.ensemble.members).dynamics
-    ours = np.asarray(jax.vmap(apply_network, (0, None))(members, jnp.asarray(inputs.numpy())))
-    found = theirs.predict(inputs.expand(len(ours), *inputs.shape)).detach().numpy()
-    return float(np.abs(ours - found).max() / np.abs(ours).max())
+    differences = []
+    for members, fit in zip(ready(problem.ensemble.members), theirs.fits, strict=False):
+        inputs = fit.inputs[: fit.batch_size]
+        ours = np.asarray(jax.vmap(apply_network, (0, None))(members, jnp.asarray(inputs.numpy())))
+        found = fit.predict(inputs.expand(len(ours), *inputs.shape)).detach().numpy()
+        differences.append(float(np.abs(ours - found).max() / np.abs(ours).max()))
+    return max(differences)
 
 
 def compare_losses(problem: Problem, theirs: Any) -> float:

@@ -3,7 +3,9 @@
 Nothing here is shared with the package: sizes, weights and scales come in as NumPy arrays, and the
 equations are written anew. It is eager PyTorch with the customary economies: the ensemble is one
 batched matrix product, the state is carried standardised, and nothing but the policy asks for
-gradients. Only the Industrial Benchmark is covered.
+gradients. Two kinds of plants are covered: the Industrial Benchmark, whose steerings and reward are
+known and whose signals are predicted directly, and plants of which nothing is known, whose signals'
+changes and reward are predicted.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-NUM_FRAME = 6
 STEERING_STEP = (1.0, 10.0, 20.0 * 0.25881904510252074 / 0.9)
 
 Layers = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -37,6 +38,8 @@ class Given(NamedTuple):
 
     policy: Layers
     members: Layers
+    rewards: Layers | None
+    """Learned rewards on (state, action, next frame); None for the Industrial Benchmark."""
     encoder: Layers
     """Hidden layer, and the head of the latents' means."""
     decoder: Layers
@@ -66,10 +69,13 @@ class Search(nn.Module):
         self.policy = make_network(given.policy, dtype)
         self.encoder = make_network(given.encoder, dtype).requires_grad_(False)
         self.decoder = make_network(given.decoder, dtype).requires_grad_(False)
-        self.members = [
-            (torch.tensor(weight, dtype=dtype), torch.tensor(bias, dtype=dtype)[:, None])
-            for weight, bias in given.members
-        ]
+        self.members, self.rewards = (
+            [
+                (torch.tensor(weight, dtype=dtype), torch.tensor(bias, dtype=dtype)[:, None])
+                for weight, bias in layers
+            ]
+            for layers in (given.members, given.rewards or [])
+        )
         for name in ("frame", "action", "support_action", "target", "predicted", "reward"):
             values = [torch.tensor(value, dtype=dtype) for value in getattr(given, name)]
             setattr(self, name, Scale(*values))
@@ -105,31 +111,55 @@ class Search(nn.Module):
         """
         action = torch.tanh(self.policy(state))
         inputs = torch.cat([state, (action - self.action.mean) / self.action.deviation], 1)
-        output = self.predict(inputs.view(len(self.members[0][0]), -1, inputs.shape[1]))
-        output = output.view(len(state), -1) * self.target.deviation + self.target.mean
-        predicted = torch.clamp(output, self.predicted.minimum, self.predicted.maximum)
-        steerings = torch.clamp(frame[:, 1:4] + self.steering_step * action, 0.0, 100.0)
-        next_frame = torch.cat([frame[:, :1], steerings, predicted], 1)
-        reward = -(3.0 * predicted[:, 0] + predicted[:, 1]) / 100.0
+        output = predict(self.members, inputs) * self.target.deviation + self.target.mean
+        if self.rewards:
+            next_frame, newest, reward = self.unknown_plant(inputs, frame, output)
+        else:
+            next_frame, newest, reward = self.industrial_benchmark(action, frame, output)
         reward = (reward - self.reward.mean) / self.reward.deviation
         pair = torch.cat(
             [state, (action - self.support_action.mean) / self.support_action.deviation], 1
         )
         penalty = (self.decoder(self.encoder(pair)) - pair).square().mean(1)
+        kept = state[:, : state.shape[1] - frame.shape[1]]
+        return torch.cat([newest, kept], 1), next_frame, reward, penalty
+
+    def industrial_benchmark(
+        self, action: Tensor, frame: Tensor, output: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Next frame, the same standardised, and reward."""
+        predicted = torch.clamp(output, self.predicted.minimum, self.predicted.maximum)
+        steerings = torch.clamp(frame[:, 1:4] + self.steering_step * action, 0.0, 100.0)
+        next_frame = torch.cat([frame[:, :1], steerings, predicted], 1)
         newest = (next_frame - self.frame.mean) / self.frame.deviation
-        return torch.cat([newest, state[:, :-NUM_FRAME]], 1), next_frame, reward, penalty
+        return next_frame, newest, -(3.0 * predicted[:, 0] + predicted[:, 1]) / 100.0
 
-    def predict(self, inputs: Tensor) -> Tensor:
-        """The members' standardised outputs [K, N, m] for inputs [K, N, F·n + d]."""
-        *hidden, (weight, bias) = self.members
-        for hidden_weight, hidden_bias in hidden:
-            inputs = torch.relu(torch.baddbmm(hidden_bias, inputs, hidden_weight))
-        return torch.baddbmm(bias, inputs, weight)
+    def unknown_plant(
+        self, inputs: Tensor, frame: Tensor, output: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Next frame, the same standardised, and reward."""
+        next_frame = torch.clamp(frame + output, self.predicted.minimum, self.predicted.maximum)
+        newest = (next_frame - self.frame.mean) / self.frame.deviation
+        reward = predict(self.rewards, torch.cat([inputs, newest], 1))[:, 0]
+        reward = reward * self.reward.deviation + self.reward.mean
+        return next_frame, newest, torch.clamp(reward, self.reward.minimum, self.reward.maximum)
 
 
-def make_update(search: Search, starts: Tensor, learning_rate: float) -> Callable[[], Tensor]:
+def predict(members: Sequence[tuple[Tensor, Tensor]], inputs: Tensor) -> Tensor:
+    """Standardised outputs [K·N, m] of K members for inputs [K·N, i], N for each."""
+    *hidden, (weight, bias) = members
+    outputs = inputs.view(len(weight), -1, inputs.shape[1])
+    for hidden_weight, hidden_bias in hidden:
+        outputs = torch.relu(torch.baddbmm(hidden_bias, outputs, hidden_weight))
+    return torch.baddbmm(bias, outputs, weight).view(len(inputs), -1)
+
+
+def make_update(
+    search: Search, starts: Tensor, optimiser_name: str, learning_rate: float
+) -> Callable[[], Tensor]:
     """One step of gradient descent on the policy; each call makes one and returns the loss."""
-    optimiser = torch.optim.SGD(search.policy.parameters(), lr=learning_rate)
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimiser_name]
+    optimiser = kind(search.policy.parameters(), lr=learning_rate)
 
     def update() -> Tensor:
         optimiser.zero_grad()
@@ -211,6 +241,17 @@ class EnsembleFit:
             if index < len(self.layers) - 1:
                 inputs = torch.relu(inputs)
         return inputs
+
+
+class ModelsFit:
+    """Models of signals and, where it is not known, of the reward, fitted side by side."""
+
+    def __init__(self, fits: Sequence[EnsembleFit]) -> None:
+        self.fits = fits
+
+    def run_epoch(self) -> float:
+        """One pass of each; returns the sum of their mean losses."""
+        return sum(fit.run_epoch() for fit in self.fits)
 
 
 class AutoencoderFit:
