@@ -127,14 +127,14 @@ def run(request):
 
 def _worker_of(process, number):
     """The id of a grid's worker, known by its log; None if it is not there."""
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return None
-    for child in children:
+    for each in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{child}/fd/2").endswith(f"/worker-{number}.log"):
-                return int(child)
+            # After the name, which may hold anything: state, parent.
+            parent = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == process and os.readlink(f"/proc/{each}/fd/2").endswith(
+                f"/worker-{number}.log"
+            ):
+                return int(each)
     return None
 
 
