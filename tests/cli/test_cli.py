@@ -132,11 +132,14 @@ def test_make_fills_the_cache_or_a_folder(moose, tmp_path):
     assert made["transitions"] == 90
     assert made["path"].startswith(str(tmp_path))
     assert load_dataset(made["path"]).fingerprint == made["fingerprint"]
+    assert made["returns"]["discount"] == 0.97
+    assert made["returns"]["minimum"] <= made["returns"]["mean"] <= made["returns"]["maximum"]
 
     out_folder = tmp_path / "deep" / "mine"
     code, out, _ = moose("data", "make", "ib/bad-0.2", *SMALL, "--out", out_folder)
     assert code == 0
     assert made["fingerprint"] in out
+    assert f"{made['returns']['mean']:.2f} ± " in out
     assert "90 transitions in 3 episodes" in out
     assert str(out_folder) in out
     assert load_dataset(out_folder).fingerprint == made["fingerprint"]

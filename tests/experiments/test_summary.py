@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 
@@ -61,6 +62,33 @@ def test_only_the_first_steps_count_into_a_return(dataset):
     assert summarise(dataset, discount=1.0, steps=1)["returns"]["mean"] == pytest.approx(4 / 3)
     with pytest.raises(ConfigError):
         summarise(dataset, steps=0)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "discount"),
+    [
+        ({"plant": "tank"}, 0.97),
+        ({"plant": "industrial_benchmark"}, 0.97),
+        (
+            {
+                "plant": "gymnasium",
+                "environment": "Tank-v0",
+                "columns": {
+                    "observation_names": ["level", "load"],
+                    "action_names": ["valve"],
+                    "action_low": [-1.0],
+                    "action_high": [1.0],
+                },
+            },
+            0.99,
+        ),
+    ],
+)
+def test_returns_are_counted_as_the_task_of_the_data_has_it(dataset, provenance, discount):
+    counted = summarise(dataclasses.replace(dataset, provenance=provenance))["returns"]
+    assert (counted["discount"], counted["steps"]) == (discount, 100)
+    assert counted["maximum"] == 10.0
+    assert counted["mean"] == pytest.approx((1.0 + 2.0 * discount + 10.0 - 7.0) / 3)
 
 
 def test_people_see_all_of_it(dataset):

@@ -114,6 +114,7 @@ def make_command(
         )
     from moose.data.files import save_dataset
     from moose.envs import catalog
+    from moose.experiments import summary
 
     progress = progress_for(quiet)
     if out is None:
@@ -123,6 +124,7 @@ def make_command(
         dataset = catalog.make_dataset(recipe, progress=progress)
         save_dataset(dataset, out, overwrite=overwrite)
         path = out
+    returns = summary.summarise(dataset)["returns"]
     if as_json:
         print_json(
             {
@@ -131,11 +133,14 @@ def make_command(
                 "episodes": dataset.num_episodes,
                 "transitions": dataset.num_transitions,
                 "fingerprint": dataset.fingerprint,
+                "returns": returns,
             }
         )
     else:
+        earned, counted = summary.return_lines(returns)
         typer.echo(
             f"{name}: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
+            f"\nreturn:      {earned}\n             {counted}"
             f"\nfolder:      {path}\nfingerprint: {dataset.fingerprint}"
         )
 
@@ -227,8 +232,14 @@ def show_command(
     plot: Annotated[
         Path | None, typer.Option(help="Write a picture here (.png, .svg or .pdf).")
     ] = None,
-    discount: Annotated[float, typer.Option(help="Discount of the returns.", min=0, max=1)] = 0.97,
-    steps: Annotated[int, typer.Option(help="Steps that count into a return.", min=1)] = 100,
+    discount: Annotated[
+        float | None,
+        typer.Option(help="Discount of the returns (default: its task's).", min=0, max=1),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps that count into a return (default: its task's).", min=1),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     cache: Cache = None,
@@ -249,7 +260,8 @@ def show_command(
     dataset = find_dataset(source, cache=cache, progress=progress_for(quiet))
     content = summary.summarise(dataset, discount=discount, steps=steps)
     if plot is not None:
-        figures.draw_dataset(dataset, plot, discount=discount, steps=steps)
+        counted = content["returns"]
+        figures.draw_dataset(dataset, plot, discount=counted["discount"], steps=counted["steps"])
     if as_json:
         print_json(content)
         return

@@ -13,25 +13,48 @@ from rich.text import Text
 
 from moose.data.dataset import Dataset
 from moose.data.episodes import REWARD
+from moose.errors import DataError
 from moose.evaluation.protocol import DISCOUNT, STEPS
+from moose.tasks.registry import task_of
 
 _RANGE = ("minimum", "maximum", "mean", "deviation")
 
 
+def protocol_of(dataset: Dataset) -> tuple[float, int]:
+    """With which discount, and over how many steps, the returns of a data set are counted.
+
+    Args:
+        dataset: The data.
+
+    Returns:
+        The discount and horizon of its task; those of the Industrial Benchmark if it belongs to no
+        known task.
+    """
+    try:
+        task = task_of(dataset.provenance)
+    except DataError:
+        return DISCOUNT, STEPS
+    return task.discount, task.horizon
+
+
 def summarise(
-    dataset: Dataset, *, discount: float = DISCOUNT, steps: int = STEPS
+    dataset: Dataset, *, discount: float | None = None, steps: int | None = None
 ) -> dict[str, Any]:
     """What a person should know about a data set before using it.
 
     Args:
         dataset: The data.
-        discount: Discount of the returns.
-        steps: How many of an episode's first steps count into its return.
+        discount: Discount of the returns; by default its task's.
+        steps: How many of an episode's first steps count into its return; by default its task's
+            horizon.
 
     Returns:
         :meth:`~moose.data.dataset.Dataset.summary` with the returns of the batch, the fingerprint,
         the size in memory and the provenance; plain JSON values.
     """
+    usual = protocol_of(dataset)
+    discount = usual[0] if discount is None else discount
+    steps = usual[1] if steps is None else steps
     returns = dataset.discounted_returns(discount, steps)
     return {
         **dataset.summary(),
@@ -62,6 +85,15 @@ def render(summary: Mapping[str, Any]) -> RenderableType:
     return Group(_facts(summary), Text(), _columns(summary))
 
 
+def return_lines(returns: Mapping[str, Any]) -> tuple[str, str]:
+    """What the batch earned, and how that was counted: a line each."""
+    return (
+        f"{returns['mean']:.2f} ± {returns['deviation']:.2f} over episodes, 10th percentile "
+        f"{returns['tenth_percentile']:.2f}",
+        f"(first {returns['steps']} steps of each episode, discount {returns['discount']:g})",
+    )
+
+
 def _facts(summary: Mapping[str, Any]) -> Table:
     lengths, returns = summary["episode_lengths"], summary["returns"]
     shortest, longest = int(lengths["minimum"]), int(lengths["maximum"])
@@ -74,14 +106,8 @@ def _facts(summary: Mapping[str, Any]) -> Table:
         if shortest == longest
         else f"{shortest:,} to {longest:,} steps, mean {lengths['mean']:,.1f}",
     )
-    table.add_row(
-        "batch return",
-        f"{returns['mean']:.2f} ± {returns['deviation']:.2f} over episodes, 10th percentile "
-        f"{returns['tenth_percentile']:.2f}",
-    )
-    table.add_row(
-        "", f"(first {returns['steps']} steps of each episode, discount {returns['discount']:g})"
-    )
+    for label, line in zip(("batch return", ""), return_lines(returns), strict=True):
+        table.add_row(label, line)
     for name, value in summary["provenance"].items():
         table.add_row(Text(name.replace("_", " ")), Text(_plain(value)))
     table.add_row("fingerprint", summary["fingerprint"])
