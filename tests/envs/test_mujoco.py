@@ -7,6 +7,7 @@ import os
 import pytest
 
 from moose.envs import mujoco
+from moose.envs.experts import find_expert
 from moose.envs.gymnasium_plants import columns_of, make_environment
 from moose.envs.gymnasium_recipes import GymnasiumRecipe, environment_of, gymnasium_recipe_of
 from moose.errors import ConfigError
@@ -45,3 +46,24 @@ def test_a_name_stands_for_an_expert_with_mistakes():
 def test_an_unknown_name_is_told_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'mujoco/hopper'"):
         gymnasium_recipe_of("mujoco/hoper")
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("mujoco/swimmer", 60), ("mujoco/hopper", 500), ("mujoco/walker2d", 1000)]
+)
+def test_the_experts_of_the_program_know_their_trade(name, least):
+    require_mujoco()
+    environment = make_environment(environment_of(name))
+    expert = find_expert(environment_of(name))
+    low, high = environment.action_space.low, environment.action_space.high
+    returns = []
+    for seed in range(3):
+        frame, _ = environment.reset(seed=seed)
+        total, is_over = 0.0, False
+        while not is_over:
+            action = low + (expert.act(frame) + 1) / 2 * (high - low)
+            frame, reward, terminated, truncated, _ = environment.step(action)
+            total, is_over = total + reward, terminated or truncated
+        returns.append(total)
+    environment.close()
+    assert sum(returns) / 3 > least, returns
