@@ -203,7 +203,8 @@ def test_several_culprits_are_all_named():
 @pytest.mark.parametrize("value", [3.0, -3.0])
 def test_a_limit_stops_the_fit(value):
     run(update=poisoned_update(7, value), limits={"loss": (0.0, 3.0)})
-    with pytest.raises(RunError, match=r"loss not finite or beyond its limit[^$]*step 7 "):
+    complaint = rf"loss not finite or beyond its limit[^$]*step 7 .*loss {value:g}\b"
+    with pytest.raises(RunError, match=complaint):
         run(update=poisoned_update(7, value), limits={"loss": (0.0, 2.99)})
 
 

@@ -236,7 +236,10 @@ def _require_sane(
             continue
         step = min(int(np.argmax(bad)) for bad in wrong.values())
         culprits = [name for name, bad in wrong.items() if bad[step]]
-        values = ", ".join(f"{name} {size[step].max():.4g}" for name, size in sizes.items())
+        largest = {name: np.argmax(size[step]) for name, size in sizes.items()}
+        values = ", ".join(
+            f"{name} {metrics[name][step].flat[i]:.4g}" for name, i in largest.items()
+        )
         raise RunError(
             f"Training went astray: {', '.join(culprits)} {problem}.",
             where=f"stage '{stage}', step {first + step} ({values})",
