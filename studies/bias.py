@@ -2,10 +2,12 @@
 
 Two ordinary runs for each data set, on the same fitted models: the preset ``paper`` and the
 unpenalised ablation (λ = 1, with the step size lowered so that a step along the return is as long
-as in ``paper``). Interrupt it, start it again: it goes on. Shortened runs by default.
+as in ``paper``). Interrupt it, start it again: it goes on. Shortened runs by default. The runs of
+MOOSE in a grid's folder can be measured instead.
 
     python studies/bias.py --out runs/bias --results results/bias
     python studies/bias.py --out runs/bias-full --results results/bias-full --full
+    python studies/bias.py --grid runs/reproduction --results results/reproduction-bias
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from moose.experiments import runner
 from moose.experiments.diagnosis import load_fitted
 from moose.experiments.evaluate import plant_of
 from moose.experiments.run_figures import draw_bias
+from moose.experiments.run_folder import read_run
 from moose.models.actor import choose_action
 from moose.models.dynamics import StackedModel, ready
 from moose.progress import Progress, make_progress
@@ -46,13 +49,19 @@ COLUMNS = ("data", "variant", "bias", "imagined_return", "true_return", "over_pr
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the runs that are missing, measure them, write the table and the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--out", type=Path, help="folder of the runs to make")
+    source.add_argument("--grid", type=Path, help="folder of a grid whose runs to measure")
     parser.add_argument("--results", type=Path, required=True, help="folder of table and picture")
     parser.add_argument("--data", default=",".join(DATASETS), help="data sets (%(default)s)")
     parser.add_argument("--set", action="append", default=[], help="a setting for all runs")
     parser.add_argument("--full", action="store_true", help="the paper's size instead of a short")
     chosen = parser.parse_args(arguments)
-    common, progress = [] if chosen.full else SHORT, make_progress(sys.stderr)
+    progress = make_progress(sys.stderr)
+    if chosen.grid:
+        write(biases_in(chosen.grid, progress), chosen.results)
+        return
+    common = [] if chosen.full else SHORT
     biases: dict[str, dict[str, ModelBias]] = {}
     for data in chosen.data.split(","):
         biases[data] = {}
@@ -62,6 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             runner.continue_run(request, folder, progress=progress)
             biases[data][variant] = bias_of(folder, progress)
     write(biases, chosen.results)
+
+
+def biases_in(grid: Path, progress: Progress) -> dict[str, dict[str, ModelBias]]:
+    """Of the finished runs of MOOSE in a grid's folder."""
+    found: dict[str, dict[str, ModelBias]] = {}
+    for folder in sorted((grid / "runs").iterdir()):
+        request = read_run(folder).request
+        if request.algorithm == "moose" and runner.is_finished(folder):
+            bias = bias_of(folder, progress)
+            found.setdefault(request.data, {})[f"seed {request.seed}"] = bias
+    return found
 
 
 def bias_of(folder: Path, progress: Progress) -> ModelBias:

@@ -87,6 +87,14 @@ def test_the_study_of_bias(tmp_path):
         assert float(row["bias"]) > 0.0
     assert "<svg" in (results / "bias.svg").read_text(encoding="utf-8")
 
+    # The same of runs that a grid has made.
+    (tmp_path / "grid").mkdir()
+    (tmp_path / "runs" / "ib-bad-0.2").rename(tmp_path / "grid" / "runs")
+    bias.main(["--grid", str(tmp_path / "grid"), "--results", str(tmp_path / "again")])
+    with open(tmp_path / "again" / "bias.csv", encoding="utf-8") as stream:
+        (found,) = csv.DictReader(stream)  # both have the same seed: the later one
+    assert found == rows[1] | {"variant": "seed 0"}
+
 
 def test_without_penalty_a_step_along_the_return_is_as_long(tmp_path):
     bias = study("bias")
