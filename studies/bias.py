@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from moose.algorithms.moose import SearchSettings
 from moose.evaluation.bias import ModelBias, measure_bias
@@ -26,7 +28,7 @@ from moose.experiments import runner
 from moose.experiments.diagnosis import load_fitted
 from moose.experiments.evaluate import plant_of
 from moose.experiments.run_figures import draw_bias
-from moose.experiments.run_folder import read_run
+from moose.experiments.run_folder import METRICS, read_evaluations, read_run
 from moose.models.actor import choose_action
 from moose.models.dynamics import StackedModel, ready
 from moose.progress import Progress, make_progress
@@ -43,6 +45,8 @@ VARIANTS = {
     ],
 }
 EPISODES = 200
+TENTHS = 10
+METRICS_KEPT = ("imagined_return", "penalty")
 COLUMNS = ("data", "variant", "bias", "imagined_return", "true_return", "over_promise")
 
 
@@ -60,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     progress = make_progress(sys.stderr)
     if chosen.grid:
         write(biases_in(chosen.grid, progress), chosen.results)
+        write_training(chosen.grid, chosen.results)
         return
     common = [] if chosen.full else SHORT
     biases: dict[str, dict[str, ModelBias]] = {}
@@ -73,14 +78,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(biases, chosen.results)
 
 
+def write_training(grid: Path, results: Path) -> None:
+    """How the same runs went: means over each tenth of the updates."""
+    rows = []
+    for folder in finished_runs(grid):
+        request = read_run(folder).request
+        lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+        policy = [line for line in lines if line["stage"] == "policy"]
+        size = (max(line["step"] for line in policy) + 1) / TENTHS
+        for tenth in range(TENTHS):
+            own = [line for line in policy if int(line["step"] // size) == tenth]
+            played = [
+                np.mean(line["returns"])
+                for line in read_evaluations(folder)
+                if tenth * size < line["step"] <= (tenth + 1) * size
+            ]
+            numbers = [np.mean([line[name] for line in own]) for name in METRICS_KEPT]
+            rows.append([request.data, request.seed, round((tenth + 1) * size), *numbers])
+            rows[-1].append(np.mean(played) if played else np.nan)
+    with (
+        atomic_file(results / "training.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as stream,
+    ):
+        writer = csv.writer(stream)
+        writer.writerow(["data", "seed", "updates", *METRICS_KEPT, "true_return"])
+        for *names, imagined, penalty, true in rows:
+            writer.writerow([*names, *(f"{number:.3f}" for number in (imagined, penalty, true))])
+
+
+def finished_runs(grid: Path) -> list[Path]:
+    """The finished runs of MOOSE in a grid's folder."""
+    return [
+        folder
+        for folder in sorted((grid / "runs").iterdir())
+        if read_run(folder).request.algorithm == "moose" and runner.is_finished(folder)
+    ]
+
+
 def biases_in(grid: Path, progress: Progress) -> dict[str, dict[str, ModelBias]]:
     """Of the finished runs of MOOSE in a grid's folder."""
     found: dict[str, dict[str, ModelBias]] = {}
-    for folder in sorted((grid / "runs").iterdir()):
+    for folder in finished_runs(grid):
         request = read_run(folder).request
-        if request.algorithm == "moose" and runner.is_finished(folder):
-            bias = bias_of(folder, progress)
-            found.setdefault(request.data, {})[f"seed {request.seed}"] = bias
+        bias = bias_of(folder, progress)
+        found.setdefault(request.data, {})[f"seed {request.seed}"] = bias
     return found
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from moose.errors import RunError
 from moose.experiments import runner
 from moose.experiments.evaluate import tail_of_training
 from moose.experiments.run_folder import read_evaluations, read_run
@@ -77,7 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 folder = chosen.out / chosen.stage / variant / data.replace("/", "-")
                 overrides = [*common, *VARIANTS[variant], *chosen.set]
                 request = runner.make_request(data, overrides=overrides)
-                runner.continue_run(request, folder, progress=make_progress(sys.stderr))
+                try:
+                    runner.continue_run(request, folder, progress=make_progress(sys.stderr))
+                except RunError as error:  # a reading that cannot be trained is a finding as well
+                    print(f"{variant} on {data} stopped: {error.what}", file=sys.stderr)
     if chosen.collect:
         collect(chosen.out, chosen.collect)
 

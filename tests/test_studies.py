@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runs import log
@@ -67,6 +68,15 @@ def test_every_variant_is_a_valid_configuration(calibration):
             make_request("ib/bad-0.2", overrides=[*common, *overrides])
 
 
+def test_a_reading_that_cannot_be_trained_does_not_stop_the_study(calibration, tmp_path, capsys):
+    limits = [*TINY, "search.gradient_floor=1e7"]  # which no gradient reaches
+    words = ["--stage", "screening", "--only", "paper,sums", "--data", "ib/bad-0.2", "--out"]
+    calibration.main([*words, str(tmp_path), *(f"--set={text}" for text in limits)])
+    told = capsys.readouterr().err
+    for variant in ("paper", "sums"):
+        assert f"{variant} on ib/bad-0.2 stopped: Training went astray" in told
+
+
 def test_collecting_nothing_is_an_error(calibration, tmp_path):
     with pytest.raises(SystemExit, match="no runs"):
         calibration.main(["--out", str(tmp_path), "--collect", str(tmp_path / "results")])
@@ -94,6 +104,11 @@ def test_the_study_of_bias(tmp_path):
     with open(tmp_path / "again" / "bias.csv", encoding="utf-8") as stream:
         (found,) = csv.DictReader(stream)  # both have the same seed: the later one
     assert found == rows[1] | {"variant": "seed 0"}
+    with open(tmp_path / "again" / "training.csv", encoding="utf-8") as stream:
+        tenths = list(csv.DictReader(stream))
+    assert len(tenths) == 20
+    numbers = ("imagined_return", "penalty", "true_return")
+    assert all(np.isfinite(float(row[name])) for row in tenths for name in numbers)
 
 
 def test_without_penalty_a_step_along_the_return_is_as_long(tmp_path):
