@@ -114,5 +114,6 @@ brackets beside ours; the best learner and those within both errors of it are bo
 that two of ten seeds are finished. `behaviour` is what the log itself earned and `hold` is never
 acting, both in groups of as many episodes as an evaluation has. The column ε = 1.0 is the data
 set of random actions only, which the paper shows once. The probability of improvement is that of
-one evaluation over another, ties counted half, with a bootstrap interval over seeds.
+one evaluation over another, ties counted half, with a bootstrap interval over seeds; a single seed
+cannot say anything about others.
 """
