@@ -16,7 +16,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -96,23 +96,20 @@ def write_training(grid: Path, results: Path) -> None:
             numbers = [np.mean([line[name] for line in own]) for name in METRICS_KEPT]
             rows.append([request.data, request.seed, round((tenth + 1) * size), *numbers])
             rows[-1].append(np.mean(played) if played else np.nan)
-    with (
-        atomic_file(results / "training.csv") as temporary,
-        open(temporary, "w", newline="", encoding="utf-8") as stream,
-    ):
-        writer = csv.writer(stream)
-        writer.writerow(["data", "seed", "updates", *METRICS_KEPT, "true_return"])
-        for *names, imagined, penalty, true in rows:
-            writer.writerow([*names, *(f"{number:.3f}" for number in (imagined, penalty, true))])
+    columns = ("data", "seed", "updates", *METRICS_KEPT, "true_return")
+    write_table(results / "training.csv", columns, rows, digits=3)
 
 
 def finished_runs(grid: Path) -> list[Path]:
     """The finished runs of MOOSE in a grid's folder."""
-    return [
-        folder
-        for folder in sorted((grid / "runs").iterdir())
-        if read_run(folder).request.algorithm == "moose" and runner.is_finished(folder)
+    found = [
+        file.parent
+        for file in sorted(grid.glob("runs/*/manifest.json"))
+        if read_run(file.parent).request.algorithm == "moose" and runner.is_finished(file.parent)
     ]
+    if not found:
+        sys.exit(f"there is no finished run of MOOSE in {grid}: name the --out of 'moose grid run'")
+    return found
 
 
 def biases_in(grid: Path, progress: Progress) -> dict[str, dict[str, ModelBias]]:
@@ -149,14 +146,21 @@ def write(biases: Mapping[str, Mapping[str, ModelBias]], results: Path) -> None:
         for data, variants in biases.items()
         for variant, bias in variants.items()
     ]
+    write_table(results / "bias.csv", COLUMNS, rows, digits=2)
+
+
+def write_table(
+    file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], *, digits: int
+) -> None:
+    """Rows as CSV, fractions with so many digits."""
     with (
-        atomic_file(results / "bias.csv") as temporary,
+        atomic_file(file) as temporary,
         open(temporary, "w", newline="", encoding="utf-8") as stream,
     ):
         writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
-        for data, variant, *numbers in rows:
-            writer.writerow([data, variant, *(f"{number:.2f}" for number in numbers)])
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow(f"{v:.{digits}f}" if isinstance(v, float) else v for v in row)
 
 
 if __name__ == "__main__":

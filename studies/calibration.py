@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     if chosen.stage:
         datasets, common = STAGES[chosen.stage]
+        stopped = []
         for variant in [name for name in chosen.only.split(",") if name] or VARIANTS:
             for data in [name for name in chosen.data.split(",") if name] or datasets:
                 folder = chosen.out / chosen.stage / variant / data.replace("/", "-")
@@ -80,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 request = runner.make_request(data, overrides=overrides)
                 try:
                     runner.continue_run(request, folder, progress=make_progress(sys.stderr))
-                except RunError as error:  # a reading that cannot be trained is a finding as well
-                    print(f"{variant} on {data} stopped: {error.what}", file=sys.stderr)
+                except RunError as error:  # of a reading that cannot be trained; the others can
+                    stopped.append(f"{variant} on {data} stopped: {error}")
+        if stopped:
+            sys.exit("\n".join(stopped))
     if chosen.collect:
         collect(chosen.out, chosen.collect)
 

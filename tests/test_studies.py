@@ -68,13 +68,13 @@ def test_every_variant_is_a_valid_configuration(calibration):
             make_request("ib/bad-0.2", overrides=[*common, *overrides])
 
 
-def test_a_reading_that_cannot_be_trained_does_not_stop_the_study(calibration, tmp_path, capsys):
+def test_a_reading_that_cannot_be_trained_does_not_stop_the_study(calibration, tmp_path):
     limits = [*TINY, "search.gradient_floor=1e7"]  # which no gradient reaches
     words = ["--stage", "screening", "--only", "paper,sums", "--data", "ib/bad-0.2", "--out"]
-    calibration.main([*words, str(tmp_path), *(f"--set={text}" for text in limits)])
-    told = capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        calibration.main([*words, str(tmp_path), *(f"--set={text}" for text in limits)])
     for variant in ("paper", "sums"):
-        assert f"{variant} on ib/bad-0.2 stopped: Training went astray" in told
+        assert f"{variant} on ib/bad-0.2 stopped: Training went astray" in str(caught.value)
 
 
 def test_collecting_nothing_is_an_error(calibration, tmp_path):
