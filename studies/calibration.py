@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from moose.errors import RunError
+from moose.errors import RunError, nearest
 from moose.experiments import runner
 from moose.experiments.evaluate import tail_of_training
 from moose.experiments.run_folder import read_evaluations, read_run
@@ -71,10 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--collect", type=Path, help="folder to write the table into")
     chosen = parser.parse_args(arguments)
+    stopped = []
     if chosen.stage:
         datasets, common = STAGES[chosen.stage]
-        stopped = []
-        for variant in [name for name in chosen.only.split(",") if name] or VARIANTS:
+        variants = [name for name in chosen.only.split(",") if name] or [*VARIANTS]
+        for name in variants:
+            if name not in VARIANTS:
+                parser.error(f"--only: there is no variant '{name}'; {nearest(name, VARIANTS)}")
+        for variant in variants:
             for data in [name for name in chosen.data.split(",") if name] or datasets:
                 folder = chosen.out / chosen.stage / variant / data.replace("/", "-")
                 overrides = [*common, *VARIANTS[variant], *chosen.set]
@@ -83,10 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     runner.continue_run(request, folder, progress=make_progress(sys.stderr))
                 except RunError as error:  # of a reading that cannot be trained; the others can
                     stopped.append(f"{variant} on {data} stopped: {error}")
-        if stopped:
-            sys.exit("\n".join(stopped))
     if chosen.collect:
         collect(chosen.out, chosen.collect)
+    if stopped:
+        sys.exit("\n".join(stopped))
 
 
 def collect(runs: Path, results: Path) -> None:

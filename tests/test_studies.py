@@ -70,11 +70,23 @@ def test_every_variant_is_a_valid_configuration(calibration):
 
 def test_a_reading_that_cannot_be_trained_does_not_stop_the_study(calibration, tmp_path):
     limits = [*TINY, "search.gradient_floor=1e7"]  # which no gradient reaches
-    words = ["--stage", "screening", "--only", "paper,sums", "--data", "ib/bad-0.2", "--out"]
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    words = ["--stage", "screening", "--only", "paper,sums", "--data", "ib/bad-0.2"]
+    words += ["--out", str(runs), "--collect", str(results)]
     with pytest.raises(SystemExit) as caught:
-        calibration.main([*words, str(tmp_path), *(f"--set={text}" for text in limits)])
+        calibration.main([*words, *(f"--set={text}" for text in limits)])
     for variant in ("paper", "sums"):
         assert f"{variant} on ib/bad-0.2 stopped: Training went astray" in str(caught.value)
+    with open(results / "calibration.csv", encoding="utf-8") as stream:
+        assert [row["tail_p10"] for row in csv.DictReader(stream)] == ["", ""]
+
+
+def test_an_unknown_variant_is_refused_before_anything_is_run(calibration, tmp_path, capsys):
+    words = ["--stage", "screening", "--out", str(tmp_path / "runs")]
+    with pytest.raises(SystemExit):
+        calibration.main([*words, "--only", "paper,sumz"])
+    assert "no variant 'sumz'; did you mean 'sums'?" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_collecting_nothing_is_an_error(calibration, tmp_path):
