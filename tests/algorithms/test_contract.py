@@ -218,6 +218,16 @@ def test_presets_build(name):
         build_settings(algorithm.config, algorithm.preset(preset))
 
 
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"moose"}))
+def test_the_rivals_see_standardised_states_where_raw_ones_would_saturate_them(name):
+    algorithm = ALGORITHMS[name]
+    seen = {
+        preset: build_settings(algorithm.config, algorithm.preset(preset)).inputs
+        for preset in algorithm.presets
+    }
+    assert seen == {"paper": "standardised", "paper-mujoco": "raw", "quick": "standardised"}
+
+
 def test_the_same_seed_gives_the_same_bits(undisturbed):
     # Nobody watches and nothing is kept, either.
     again = fit(undisturbed.name, undisturbed.task, undisturbed.log)

@@ -121,8 +121,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # The paper's figures for the Industrial Benchmark: the defaults above.
         "paper": {},
         # On Walker2d the kernel is Gaussian: --set kernel=gaussian --set kernel_width=20
-        "paper-mujoco": {"updates": 100_000},
-        "quick": {"hidden": [64, 64], "inputs": "standardised", "updates": 2000, "vae_width": 128},
+        "paper-mujoco": {"inputs": "raw", "updates": 100_000},
+        "quick": {"hidden": [64, 64], "updates": 2000, "vae_width": 128},
     }
 )
 

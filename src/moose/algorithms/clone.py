@@ -52,8 +52,8 @@ class Config(Settings):
 
     hidden: tuple[int, ...] = (400, 300)
     """Widths of the policy's hidden layers."""
-    inputs: Literal["raw", "standardised"] = "raw"
-    """What the policy sees: raw states, as the rivals' original code, or standardised ones."""
+    inputs: Literal["standardised", "raw"] = "standardised"
+    """What the policy sees: standardised states, or raw ones as the rivals' original code."""
     updates: int = Field(default=10_000, ge=1)
     """Gradient steps."""
     batch_size: int = Field(default=100, ge=1)
@@ -68,8 +68,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # The rivals' figures for the Industrial Benchmark: the defaults above.
         "paper": {},
-        "paper-mujoco": {"updates": 100_000},
-        "quick": {"hidden": [64, 64], "inputs": "standardised", "updates": 2000},
+        "paper-mujoco": {"inputs": "raw", "updates": 100_000},
+        "quick": {"hidden": [64, 64], "updates": 2000},
     }
 )
 

@@ -33,8 +33,8 @@ class CriticSettings(Settings):
 
     hidden: tuple[int, ...] = (400, 300)
     """Widths of the hidden layers of policy and critics."""
-    inputs: Literal["raw", "standardised"] = "raw"
-    """What the networks see: raw states, as the original code, or standardised ones."""
+    inputs: Literal["standardised", "raw"] = "standardised"
+    """What the networks see: standardised states, or raw ones as the original code."""
     updates: int = Field(default=10_000, ge=1)
     """Gradient steps."""
     batch_size: int = Field(default=100, ge=1)

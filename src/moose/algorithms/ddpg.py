@@ -77,8 +77,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         # The paper's figures for the Industrial Benchmark: the defaults above.
         "paper": {},
-        "paper-mujoco": {"updates": 100_000},
-        "quick": {"hidden": [64, 64], "inputs": "standardised", "updates": 2000},
+        "paper-mujoco": {"inputs": "raw", "updates": 100_000},
+        "quick": {"hidden": [64, 64], "updates": 2000},
     }
 )
 
