@@ -20,6 +20,10 @@ machine; the other one waits. The first round of each, in which ours compiles, d
 What a step does is the same but for BEAR: d3rlpy's has a learned entropy bonus, no slow copy of the
 policy, and one action a state in the policy's value where ours has five.
 
+"At peak" is what the ratio would be if the matrix products of our step ran at the highest rate that
+any of JAX and NumPy (and PyTorch, if it is installed) reaches here on any shape, and all else took
+no time: no program that makes these products in single precision can be above it.
+
 Then ten seeds as one program are timed against ten times one seed: ``--seeds-mode``.
 """
 
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -40,7 +45,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
+from jax.extend import core
 
+from moose.algorithms.critics import make_experience
 from moose.algorithms.registry import ALGORITHMS
 from moose.config import build_settings, settings_tree
 from moose.data.dataset import Dataset
@@ -49,7 +57,7 @@ from moose.envs.recipes import recipe_of
 from moose.tasks.industrial_benchmark import make_task
 from moose.tasks.task import Task
 from moose.training import FORGETFUL
-from policy_update import Times, Work, note
+from policy_update import Peak, Times, Work, note
 
 DATASET = "ib/bad-0.2"
 GOAL = 4.0  # times as many steps a second as d3rlpy, on two cores
@@ -66,10 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     task, dataset = make_task(), make_dataset(recipe_of(DATASET, episodes=options.episodes))
     report: dict[str, Any] = {"machine": describe_machine(), "options": vars(options)}
+    peak = Peak()
     with Peer(options, dataset, task) as peer:
         report["machine"] |= peer.versions
-        report["steps"] = [time_contest(name, dataset, task, peer, options) for name in CONTESTS]
-    print_steps(report["steps"])
+        rows = [time_contest(name, dataset, task, peer, options, peak) for name in CONTESTS]
+    report["peak_rate"] = peak.rate
+    report["steps"] = [row | bound(row, peak) for row in rows]
+    print_steps(report["steps"], peak)
     report["seeds"] = [time_seeds(name, dataset, task, options) for name in CONTESTS]
     print_seeds(report["seeds"], options)
     if options.json is not None:
@@ -183,9 +194,9 @@ class Turns:
 
 
 def time_contest(
-    name: str, dataset: Dataset, task: Task, peer: Peer, options: argparse.Namespace
+    name: str, dataset: Dataset, task: Task, peer: Peer, options: argparse.Namespace, peak: Peak
 ) -> dict[str, Any]:
-    """Seconds a step of ours and of d3rlpy."""
+    """Seconds a step of ours and of d3rlpy, and the operations of our products."""
     algorithm, changes = CONTESTS[name]
     ours, theirs = Times(options.chunk), Times(options.chunk)
     config = make_config(algorithm, changes, options)
@@ -198,11 +209,44 @@ def time_contest(
             note(theirs, peer.ask(steps=options.chunk)["seconds"])
 
     fit(algorithm, config, dataset, task, jax.random.key(0), Turns(ours, other))
+    peak.measure()
     row = {"name": name, "ours": ours.median, "ours_least": ours.least, "compiling": ours.first}
+    row["operations"] = operations_of_step(algorithm, config, dataset, task)
     if peer.is_there:
         row |= {"theirs": theirs.median, "theirs_least": theirs.least}
         row["ratio"] = theirs.median / ours.median
     return row
+
+
+def operations_of_step(algorithm: str, config: Any, dataset: Dataset, task: Task) -> int:
+    """Floating-point operations of the matrix products in one of our gradient steps."""
+    module = sys.modules[ALGORITHMS[algorithm].fit.__module__]
+    optimiser, key = optax.adam(config.learning_rate), jax.random.key(0)
+    state = module.init_state(task, config, optimiser, key)
+    experience = make_experience(dataset, config.inputs)
+    update = module.make_update(task, config, optimiser)
+    return operations_of(jax.make_jaxpr(update)(state, key, experience, 0).jaxpr)
+
+
+def operations_of(program: core.Jaxpr) -> int:
+    """Operations of all matrix products in a program without loops, and in what it calls."""
+    total = 0
+    for equation in program.eqns:
+        if equation.primitive.name in ("scan", "while"):
+            raise ValueError("a loop's products cannot be counted without its length")
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.size
+            total += 2 * result * math.prod(left[axis] for axis in contracted)
+        total += sum(map(operations_of, core.jaxprs_in_params(equation.params)))
+    return total
+
+
+def bound(row: Mapping[str, Any], peak: Peak) -> dict[str, float]:
+    """Seconds of a step's products at the machine's peak, and what ratio that would be."""
+    seconds = row["operations"] / peak.rate
+    answer = {"products_at_peak": seconds, "share_of_peak": seconds / row["ours"]}
+    return answer | ({"ratio_at_peak": row["theirs"] / seconds} if "theirs" in row else {})
 
 
 def time_seeds(
@@ -234,12 +278,21 @@ def fit(
     ALGORITHMS[algorithm].fit(dataset, task, config, key, journal=journal)
 
 
-def print_steps(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_steps(rows: Sequence[Mapping[str, Any]], peak: Peak) -> None:
     """The table of steps a second."""
-    print(f"{'gradient steps a second':<26}{'ours':>10}{'d3rlpy':>10}{'ratio':>8}{'compiling':>12}")
+    titles = (
+        f"{'ours':>10}{'d3rlpy':>10}{'ratio':>8}{'at peak':>9}{'our share':>11}{'compiling':>12}"
+    )
+    print(f"{'gradient steps a second':<26}{titles}")
     for row in rows:
-        theirs = f"{1 / row['theirs']:>10.1f}{row['ratio']:>8.2f}" if "theirs" in row else " " * 18
-        print(f"{row['name']:<26}{1 / row['ours']:>10.1f}{theirs}{row['compiling']:>10.1f} s")
+        theirs = (
+            f"{1 / row['theirs']:>10.1f}{row['ratio']:>8.2f}{row['ratio_at_peak']:>9.2f}"
+            if "theirs" in row
+            else " " * 27
+        )
+        ours = f"{row['share_of_peak']:>11.0%}{row['compiling']:>10.1f} s"
+        print(f"{row['name']:<26}{1 / row['ours']:>10.1f}{theirs}{ours}")
+    print(f"peak {peak.rate / 1e9:.0f} G operations a second")
     if all("ratio" in row for row in rows):
         mean = statistics.geometric_mean([row["ratio"] for row in rows])
         print(f"{'geometric mean':<46}{mean:>8.2f}")

@@ -28,6 +28,7 @@ predictions and loss agree to 1e-5 with ours before training, for a batch and th
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -528,8 +529,8 @@ def _gemms(
 class Peak:
     """The highest rate of matrix products seen so far, in operations per second.
 
-    The libraries are JAX with its default (YNNPACK where the CPU has it) and with Eigen, PyTorch
-    and NumPy.
+    The libraries are JAX with its default (YNNPACK where the CPU has it) and with Eigen, NumPy, and
+    PyTorch if it is installed.
     """
 
     shapes = ((400, 750, 750), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048))
@@ -563,13 +564,14 @@ class Peak:
 
 def _products(m: int, k: int, n: int) -> dict[str, Work]:
     """A single product of these shapes by each library."""
-    import torch
-
     generator = np.random.default_rng(0)
     left, right = (generator.normal(size=s).astype(np.float32) for s in ((m, k), (k, n)))
     works: dict[str, Work] = {"NumPy": lambda: left @ right}
-    torch_left, torch_right = torch.from_numpy(left), torch.from_numpy(right)
-    works["PyTorch"] = lambda: torch_left @ torch_right
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch_left, torch_right = torch.from_numpy(left), torch.from_numpy(right)
+        works["PyTorch"] = lambda: torch_left @ torch_right
     jax_left, jax_right = jnp.asarray(left), jnp.asarray(right)
     for name, compiler_options in (("JAX", {}), ("JAX with Eigen", EIGEN)):
         try:
