@@ -107,8 +107,14 @@ def test_another_training_in_the_folder_is_not_touched(tmp_path):
         ({"steps": 610}, "steps has to be a multiple of block"),
         ({"check_every": 150}, "check_every has to be a multiple of block"),
         ({"keep_every": 260}, "keep_every has to be a multiple of check_every"),
+        ({"learner": {"inputs": "standardised"}}, "learner.inputs"),
     ],
 )
 def test_numbers_have_to_fit(change, problem):
     with pytest.raises(ConfigError, match=problem):
         settings(**change)
+
+
+def test_a_setting_of_the_learner_leaves_the_others_as_they_were():
+    chosen = settings(learner={"hidden": [8]}).learner
+    assert (chosen.inputs, chosen.discount) == ("raw", 0.99)

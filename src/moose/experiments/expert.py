@@ -14,7 +14,7 @@ import functools
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,13 @@ CHECKPOINT = "checkpoint"
 _FORMAT = ("moose-expert-checkpoint", 1)
 
 
+class Learner(ddpg.Config):
+    """DDPG as it trains an expert: no log is there to take a scale of the states from."""
+
+    inputs: Literal["raw"] = "raw"
+    discount: float | None = Field(default=0.99, gt=0, le=1)
+
+
 class ExpertSettings(Settings):
     """How an expert is trained; the defaults are those of the paper's data sets."""
 
@@ -68,7 +75,7 @@ class ExpertSettings(Settings):
     """Steps between two checkpoints."""
     evaluation_episodes: int = Field(default=10, ge=1)
     """Episodes of an evaluation, to the environment's own end."""
-    learner: ddpg.Config = ddpg.Config(discount=0.99)
+    learner: Learner = Learner()
     """Networks, batches and rates; ``updates`` and ``checks`` mean nothing here."""
 
     @model_validator(mode="after")
