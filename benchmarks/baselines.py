@@ -21,8 +21,8 @@ What a step does is the same but for BEAR: d3rlpy's has a learned entropy bonus,
 policy, and one action a state in the policy's value where ours has five.
 
 "At peak" is what the ratio would be if the matrix products of our step ran at the highest rate that
-any of JAX and NumPy (and PyTorch, if it is installed) reached in this run on any of some shapes, and
-all else took no time: about what a program that makes these products can hope for here.
+any of JAX and NumPy (and PyTorch, if it is installed) reached in this run on some shapes, and all
+else took no time: about what a program that makes these products can hope for here.
 
 Then ten seeds as one program are timed against ten times one seed: ``--seeds-mode``.
 """

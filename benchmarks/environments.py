@@ -8,9 +8,9 @@ Run from the root of the repository, with the extra ``mujoco``::
 
 Everything runs in this one process, which ``simulator`` pins to one core, in turn; of the repeats
 the fastest counts. The rival is Gymnasium's own loop: sample an action, step, reset when an episode
-ends, keep nothing. Beside it stand our data sets of random play and of the committed experts, whole:
-acting, noise, copying frames, and the data set at the end. A ratio of 1 would mean that all this
-costs nothing.
+ends, keep nothing. Beside it stand our data sets of random play and of the committed experts,
+whole: acting, noise, copying frames, and the data set at the end. A ratio of 1 would mean that all
+this costs nothing.
 """
 
 from __future__ import annotations
