@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
@@ -100,7 +99,7 @@ def fill_tree(found: Mapping[str, np.ndarray[Any, Any]], like: TreeT, file: Path
             where=str(file),
             advice="the file belongs to another configuration or version",
         )
-    leaves = [jnp.asarray(found[name]) for name in expected]
+    leaves = [jax.device_put(found[name]) for name in expected]
     tree: TreeT = jax.tree.unflatten(jax.tree.structure(like), leaves)
     return tree
 

@@ -153,7 +153,9 @@ def init_optimiser(
     optimiser: optax.GradientTransformation, params: Params, *, is_seeded: bool
 ) -> optax.OptState:
     """The optimiser's first state, one for each seed where there are several."""
-    return jax.vmap(optimiser.init)(params) if is_seeded else optimiser.init(params)
+    init = jax.vmap(optimiser.init) if is_seeded else optimiser.init
+    first: optax.OptState = jax.jit(init)(params)  # one program, not one for each shape
+    return first
 
 
 class Learner(NamedTuple, Generic[State]):
@@ -199,7 +201,7 @@ def split_keys(key: Key, count: int) -> tuple[Key, ...]:
 
 
 def _copy(state: State) -> State:
-    copy: State = jax.tree.map(jnp.array, state)
+    copy: State = jax.device_put(state, may_alias=False)
     return copy
 
 

@@ -57,6 +57,21 @@ def test_initial_weights_are_uniform_within_their_bound():
     assert differ(init_network(jax.random.key(0), SIZES), init_network(jax.random.key(1), SIZES))
 
 
+@pytest.mark.parametrize("sizes", [(3, 2), (180, 64, 3), (70, 59)])
+def test_initial_weights_are_those_of_jax(sizes):
+    """However the numbers are drawn, a seed means what it has always meant."""
+    key = jax.random.key(3)
+    layers = init_network(key, sizes)
+    traced = jax.jit(lambda key: init_network(key, sizes))(key)
+    keys = jax.random.split(key, len(layers))
+    for layer, same, own in zip(layers, traced, keys, strict=True):
+        bound = layer.weight.shape[0] ** -0.5
+        for drawn, again, its_key in zip(layer, same, jax.random.split(own), strict=True):
+            expected = jax.random.uniform(its_key, drawn.shape, minval=-bound, maxval=bound)
+            np.testing.assert_array_equal(drawn, expected)
+            np.testing.assert_allclose(again, expected, rtol=0, atol=1e-7)
+
+
 def test_layers_of_the_same_size_differ():
     first, second = init_network(jax.random.key(0), (6, 6, 6))
     assert differ(first, second)

@@ -23,7 +23,8 @@ from moose.models.networks import (
     Network,
     NormedNetwork,
     apply_network,
-    init_normed_network,
+    init_network,
+    normed,
     plain,
 )
 from moose.models.supervised import (
@@ -155,14 +156,18 @@ def init_members(task: Task, settings: DynamicsSettings, key: Key) -> Members:
     sizes = (num_inputs, *settings.hidden, len(task.predicted))
     reward_sizes = (num_inputs + num_frame, *settings.hidden, 1)
 
-    def init_member(key: Key) -> Members:
+    def init_plain(key: Key) -> ReadyMember:
         dynamics_key, reward_key = jax.random.split(key)
-        return Members(
-            init_normed_network(dynamics_key, sizes),
-            init_normed_network(reward_key, reward_sizes) if task.reward is None else None,
+        return ReadyMember(
+            init_network(dynamics_key, sizes),
+            init_network(reward_key, reward_sizes) if task.reward is None else None,
         )
 
-    return jax.vmap(init_member)(jax.random.split(key, settings.members))
+    members = per_seed(init_plain, jax.random.split(key, settings.members))
+    return Members(
+        jax.vmap(normed)(members.dynamics),
+        None if members.reward is None else jax.vmap(normed)(members.reward),
+    )
 
 
 def ready(members: Members) -> ReadyMember:

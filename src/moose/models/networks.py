@@ -6,11 +6,14 @@ A network is a tuple of layers. Weight-normalised layers are turned into plain o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
 from moose.types import Key
 
@@ -35,6 +38,8 @@ class NormedDense(NamedTuple):
     """[outputs]"""
 
 
+_SHORTEST_ROW = 4096
+
 Network = tuple[Dense, ...]
 NormedNetwork = tuple[NormedDense, ...]
 
@@ -58,9 +63,13 @@ def init_network(key: Key, sizes: Sequence[int]) -> Network:
 
 def init_normed_network(key: Key, sizes: Sequence[int]) -> NormedNetwork:
     """The same, weight-normalised; at the start it computes what the plain one would."""
+    return normed(init_network(key, sizes))
+
+
+def normed(network: Network) -> NormedNetwork:
+    """The weight-normalised layers that compute what the plain ones do."""
     return tuple(
-        NormedDense(weight, jnp.linalg.norm(weight, axis=0), bias)
-        for weight, bias in init_network(key, sizes)
+        NormedDense(weight, jnp.linalg.norm(weight, axis=0), bias) for weight, bias in network
     )
 
 
@@ -106,10 +115,29 @@ def apply_dense(layer: Dense, inputs: jax.Array) -> jax.Array:
     return outputs + jnp.broadcast_to(layer.bias, outputs.shape)
 
 
+def on_device(values: npt.NDArray[Any]) -> jax.Array:
+    """As ``jnp.asarray``, which would be compiled for every shape."""
+    array: jax.Array = jax.device_put(values)
+    return array
+
+
 def _init_dense(key: Key, inputs: int, outputs: int) -> Dense:
     weight_key, bias_key = jax.random.split(key)
     bound = inputs**-0.5
     return Dense(
-        jax.random.uniform(weight_key, (inputs, outputs), minval=-bound, maxval=bound),
-        jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound),
+        _uniform(weight_key, (inputs, outputs), bound), _uniform(bias_key, (outputs,), bound)
     )
+
+
+def _uniform(key: Key, shape: tuple[int, ...], bound: float) -> jax.Array:
+    """Numbers in ±bound: what ``jax.random.uniform`` gives, to the bit, and sooner.
+
+    It is compiled anew for every shape, which takes longer than all else before a training. What
+    is drawn depends on the key and its position only, so it is cut from one of few longer rows.
+    """
+    size = math.prod(shape)
+    length = max(1 << (size - 1).bit_length(), _SHORTEST_ROW)
+    row = jax.random.uniform(key, (length,), minval=-bound, maxval=bound)
+    if isinstance(row, jax.core.Tracer):
+        return row[:size].reshape(shape)
+    return on_device(np.asarray(row)[:size].reshape(shape))

@@ -65,12 +65,12 @@ whose members are shuffled apart."""
 def make_table(dataset: Dataset) -> TransitionTable:
     """Copy a data set to the device once; windows are gathered there by index."""
     return TransitionTable(
-        observations=jnp.asarray(dataset.observations),
-        actions=jnp.asarray(dataset.actions),
-        rewards=jnp.asarray(dataset.rewards),
-        rows=jnp.asarray(dataset.observation_rows),
-        first_rows=jnp.asarray(dataset.first_rows),
-        transitions=jnp.asarray(np.flatnonzero(dataset.has_successor), dtype=jnp.int32),
+        observations=jax.device_put(dataset.observations),
+        actions=jax.device_put(dataset.actions),
+        rewards=jax.device_put(dataset.rewards),
+        rows=jax.device_put(dataset.observation_rows),
+        first_rows=jax.device_put(dataset.first_rows),
+        transitions=jax.device_put(np.flatnonzero(dataset.has_successor).astype(np.int32)),
     )
 
 

@@ -22,7 +22,7 @@ from moose.checkpoint import fill_tree, write_tensors
 from moose.data.normalize import Statistics
 from moose.errors import ConfigError, DataError, StorageError
 from moose.models.actor import KINDS, AnyActor, Kind, act, kind_name, kind_of
-from moose.models.networks import Dense, Network
+from moose.models.networks import Dense, Network, on_device
 from moose.models.support import (
     NOVELTY_QUANTILES,
     Autoencoder,
@@ -128,8 +128,7 @@ class Policy:
         inputs = support.autoencoder.encoder.weight.shape[0]
         frames = (inputs - len(facts.action_names)) // len(facts.observation_names)
         seen = _clamped(self.actor.scale, np.asarray(window, np.float32))[:frames]
-        pair = support_inputs(support.scales, seen, jnp.asarray(action, jnp.float32))
-        error = np.asarray(reconstruction_error(support.autoencoder, pair))
+        error = np.asarray(_error_of(support, seen, np.asarray(action, np.float32)))
         curve = growing_curve(np.asarray(errors), np.asarray(NOVELTY_QUANTILES, np.float32))
         return float(score_on(*curve, error))
 
@@ -220,9 +219,15 @@ def load_policy(path: Path | str) -> Policy:
     )
 
 
+@jax.jit
+def _error_of(support: Support, window: jax.Array, action: jax.Array) -> jax.Array:
+    pair = support_inputs(support.scales, window, action)
+    return reconstruction_error(support.autoencoder, pair)
+
+
 def _clamped(scale: Statistics, frames: npt.NDArray[np.float32]) -> jax.Array:
     fill, low, high = clamp_of(_scale_tensors(scale))
-    return jnp.asarray(np.clip(np.where(np.isnan(frames), fill, frames), low, high))
+    return on_device(np.clip(np.where(np.isnan(frames), fill, frames), low, high))
 
 
 def _make_examples(policy: Policy, facts: TaskFacts) -> dict[str, Any]:
@@ -268,13 +273,13 @@ def _familiarity_in(artifact: Artifact, path: Path) -> Familiarity | None:
                 _empty_statistics(len(artifact.facts.action_names)),
             ),
         ),
-        jnp.zeros(len(sizes["quantiles"])),
+        _zeros(len(sizes["quantiles"])),
     )
     return fill_tree(artifact.support, like, path / SUPPORT)
 
 
 def _empty_statistics(count: int) -> Statistics:
-    empty = jnp.zeros(count)
+    empty = _zeros(count)
     return Statistics(empty, empty, empty, empty)
 
 
@@ -283,7 +288,12 @@ def _sizes_of(network: Network) -> list[int]:
 
 
 def _empty_network(sizes: list[int]) -> Network:
-    return tuple(Dense(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes))
+    return tuple(Dense(_zeros(n, m), _zeros(m)) for n, m in itertools.pairwise(sizes))
+
+
+def _zeros(*shape: int) -> jax.Array:
+    """As ``jnp.zeros``, which would be compiled for every shape."""
+    return on_device(np.zeros(shape, np.float32))
 
 
 def _kind_in(manifest: Mapping[str, Any]) -> Kind:
