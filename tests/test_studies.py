@@ -185,3 +185,16 @@ def test_the_study_of_targets(tmp_path, capsys):
         assert row["direct"] != row["delta"]
         assert all(0 <= float(row[name]) < 100 for name in ("direct", "delta", "no_change")), row
     assert f"{log()}, 20 steps, mean over signals: direct" in capsys.readouterr().out
+
+
+def test_the_study_of_corners(tmp_path, capsys):
+    study("corners").main(["--results", str(tmp_path), "--episodes", "4"])
+    printed = capsys.readouterr().out.splitlines()
+    with open(tmp_path / "corners.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == len(printed) == 8
+    full_speed = next(row for row in rows if row["d_velocity"] == row["d_gain"] == "1")
+    # Where the paper's DDPG ends (-383 and -960 there) one discount explains both.
+    assert float(full_speed["γ = 0.99"]) == pytest.approx(-970, rel=0.01)
+    assert float(rows[0]["γ = 0.99"]) == pytest.approx(-385, rel=0.02)
+    assert float(full_speed["γ = 0.97"]) == pytest.approx(-327, rel=0.01)
