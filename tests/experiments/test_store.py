@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sqlite3
@@ -10,13 +11,21 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from moose.errors import StorageError
 from moose.evaluation.statistics import tail_values
 from moose.experiments import store as stores
 from moose.experiments.grid_status import grid_status, render
 from moose.experiments.run_folder import Request
-from moose.experiments.store import Evaluation, PlannedCell, Store, make_owner, now
+from moose.experiments.store import (
+    Evaluation,
+    FinishedRun,
+    PlannedCell,
+    Store,
+    make_owner,
+    now,
+)
 
 FACTS = {
     "fingerprint": "f",
@@ -204,6 +213,99 @@ def test_what_a_dead_conductor_left_counts_as_waiting_everywhere(tmp_path, owner
     assert (row["running"], row["waiting"]) == (0, 1)
 
 
+# Runs from elsewhere
+
+
+def finished(planned_cell, **changes):
+    lines = tuple(evaluations(4))
+    content = {
+        "digest": planned_cell.digest,
+        "request": planned_cell.request,
+        "fingerprint": "f",
+        "versions": {"jax": "0.1"},
+        "seconds": 7.0,
+        "updates": lines[-1].step,
+        "evaluations": lines,
+    }
+    return FinishedRun(**content | changes)
+
+
+def test_runs_that_nobody_has_are_taken_over(tmp_path, owner):
+    cells = [cell(seed=seed) for seed in range(6)]
+    runs = [finished(c) for c in [*cells, cell(seed=9)]]
+    with planned(tmp_path, cells) as store:
+        done, busy, left, failed, begun, _ = store.open_runs()
+        for run, who in ((done, owner), (busy, owner), (left, "elsewhere:1:x"), (failed, owner)):
+            time = now() - (100.0 if run is left else 0.0)
+            assert store.claim(run, who, "worker-0", time)
+        store.finish(done.id, owner, evaluations(2), 1.0, now())
+        how = {"message": "no", "traceback": "", "seconds": 1.0, "now": now()}
+        store.fail(failed.id, owner, **how, is_over=True)
+        assert store.claim(begun, owner, "worker-0", now())
+        store.record(begun.id, owner, evaluations(5)[:3])
+        store.release(begun.id, owner, seconds=1.0, crashes=0)
+
+        taken = store.take_over(runs, "results/g", now(), lease=60.0)
+        assert [run.request.seed for run in taken] == [2, 3, 4, 5]
+        assert store.counts() == {"waiting": 0, "running": 1, "done": 5, "failed": 0}
+        assert store.taken_over() == {run.digest: "results/g" for run in taken}
+        own, *foreign = store.finished_runs()
+        assert (own.seconds, own.versions, len(own.evaluations)) == (1.0, None, 3)
+        assert foreign == taken
+        assert store.take_over(runs, "results/other", now()) == []
+        store.finish(left.id, "elsewhere:1:x", evaluations(10), 1.0, now())  # it comes too late
+        assert store.finished_runs()[1] == taken[0]
+    with planned(tmp_path, cells[:3]) as store:  # what is no longer asked for does not count
+        assert len(store.taken_over()) == 1
+        assert len(store.finished_runs()) == 2
+
+
+def test_a_run_without_evaluations_can_be_taken_over(tmp_path):
+    run = finished(cell(), updates=None, evaluations=(), versions=None)
+    with planned(tmp_path, [cell()]) as store:
+        assert store.take_over([run], "results/g", now()) == [run]
+        assert store.finished_runs() == [run]
+
+
+def made_by_the_first_version(folder, cells):
+    planned(folder, cells).close()
+    with sqlite3.connect(folder / stores.STORE) as connection:
+        connection.execute("DROP TABLE taken_over")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+
+
+def version_of(folder):
+    connection = sqlite3.connect(folder / stores.STORE)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.close()
+    return version
+
+
+def test_looking_at_a_store_of_the_first_version_leaves_it_as_it_is(tmp_path, owner):
+    made_by_the_first_version(tmp_path, [cell()])
+    with Store(tmp_path) as store:
+        store.finish(claimed(store, owner).id, owner, evaluations(10), 1.0, now())
+        assert grid_status(store)["taken_over"] == 0
+        assert len(store.finished_runs()) == 1
+    assert version_of(tmp_path) == 1
+
+
+def test_working_on_a_store_of_the_first_version_brings_it_up_to_date(tmp_path, owner):
+    made_by_the_first_version(tmp_path, [cell()])
+    with Store(tmp_path) as store:
+        store.finish(claimed(store, owner).id, owner, evaluations(10), 1.0, now())
+    cells = [cell(), cell(seed=1)]
+    with Store(tmp_path) as looking, planned(tmp_path, cells) as store:
+        assert store.counts()["done"] == 1
+        assert len(store.take_over(map(finished, cells), "results/g", now())) == 1
+        assert looking.counts()["done"] == 2
+    assert version_of(tmp_path) == 2
+    with Store(tmp_path) as store:
+        assert len(store.taken_over()) == 1
+        assert store.num_evaluations() == 11 + 5
+
+
 # Several writers, and deaths
 
 WRITER = """
@@ -319,6 +421,23 @@ def test_the_status_counts_and_guesses(tmp_path, owner):
         assert (running["seed"], running["worker"], running["evaluations"]) == (1, "worker-0", 51)
         assert status["labels"][0]["seconds_per_run"] == 40.0
         assert render(status)
+
+
+def test_the_status_tells_what_was_taken_over(tmp_path, owner):
+    with planned(tmp_path, [cell(), cell(seed=1)]) as store:
+        store.finish(claimed(store, owner).id, owner, evaluations(10), 1.0, now())
+        assert "1 of 2 runs done, " in text_of(grid_status(store))
+        store.take_over([finished(cell(seed=1))], "results/g", now())
+        status = grid_status(store)
+    assert status["taken_over"] == 1
+    assert status["runs"] == {"total": 2, "waiting": 0, "running": 0, "done": 2, "failed": 0}
+    assert "2 of 2 runs done (1 taken over), " in text_of(status)
+
+
+def text_of(status):
+    console = Console(file=io.StringIO(), soft_wrap=True)
+    console.print(render(status))
+    return console.file.getvalue()
 
 
 def test_a_finished_grid_takes_no_more_time(tmp_path, owner):

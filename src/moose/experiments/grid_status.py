@@ -24,9 +24,10 @@ def grid_status(store: Store, *, lease: float = LEASE) -> dict[str, Any]:
         lease: Seconds after which a run whose conductor is silent counts as waiting.
 
     Returns:
-        Plain values: ``runs`` by state, ``labels`` with the same for each label, ``running`` and
-        ``failed`` runs one by one, the number of ``evaluations``, and ``eta_seconds`` (None as long
-        as no run is finished, or nobody is working).
+        Plain values: ``runs`` by state, how many of the done ones were ``taken_over``, ``labels``
+        with the runs of each label, ``running`` and ``failed`` runs one by one, the number of
+        ``evaluations``, and ``eta_seconds`` (None as long as no run is finished, or nobody is
+        working).
     """
     time = now()
     runs = store.open_runs()
@@ -39,6 +40,7 @@ def grid_status(store: Store, *, lease: float = LEASE) -> dict[str, Any]:
     return {
         "name": store.facts().get("name", ""),
         "runs": {"total": sum(counts.values()), **counts},
+        "taken_over": len(store.taken_over()),
         "labels": _labels(timings),
         "running": [_running(run, time) for run in active],
         "failed": [failure._asdict() for failure in store.failures()],
@@ -68,7 +70,8 @@ def render(status: Mapping[str, Any]) -> RenderableType:
     left = "unknown" if eta is None else str(timedelta(seconds=round(eta)))
     parts: list[RenderableType] = [
         Text(
-            f"{status['name']}: {runs['done']} of {runs['total']} runs done, "
+            f"{status['name']}: {runs['done']} of {runs['total']} runs done"
+            f"{taken_over_words(status['taken_over'])}, "
             f"{runs['running']} running, {runs['failed']} failed, {runs['waiting']} waiting; "
             f"{status['evaluations']:,} evaluations"
         ),
@@ -84,6 +87,11 @@ def render(status: Mapping[str, Any]) -> RenderableType:
             Text("  " + failure["message"].replace("\n", "\n  ")),
         ]
     return Group(*parts)
+
+
+def taken_over_words(count: int) -> str:
+    """What follows the number of done runs if some of them were taken over."""
+    return f" ({count} taken over)" if count else ""
 
 
 def _labels(timings: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:

@@ -3,7 +3,8 @@
 One SQLite file in write-ahead mode. Several processes may write to it, and any of them may be
 killed at any moment: a transaction is there or it is not. Keys are unique, so that nothing is there
 twice. Runs are claimed by lease: a claim holds as long as its owner renews it and, on the same
-machine, lives. The run folders remain the truth; a store that is lost is filled again from them.
+machine, lives. The run folders remain the truth; a store that is lost is filled again from them,
+but for runs that were taken over from another grid, which have none.
 """
 
 from __future__ import annotations
@@ -19,66 +20,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-from moose.config import settings_tree
+from pydantic import Field
+
+from moose.config import Settings, build_settings, settings_tree
 from moose.errors import StorageError
 from moose.evaluation.statistics import TAIL_SHARE
 from moose.experiments.run_folder import Request
+from moose.experiments.store_schema import prepare, transaction
 from moose.storage import named_os_errors
 
 STORE = "store.sqlite"
+RUNS = "runs"
+"""The folder beside it that holds the run folders, named by digest."""
 LEASE = 60.0
 """Seconds after which a claim that is not renewed has lapsed."""
 
 State = Literal["waiting", "running", "done", "failed"]
 STATES: tuple[State, ...] = ("waiting", "running", "done", "failed")
 
-_SCHEMA_VERSION = 1
-_APPLICATION = 0x4D4F4F53  # marks the file as ours
 _BUSY_SECONDS = 60.0
-_SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE datasets (source TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY,
-    digest TEXT NOT NULL UNIQUE,
-    request TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('waiting', 'running', 'done', 'failed')),
-    attempts INTEGER NOT NULL DEFAULT 0,
-    crashes INTEGER NOT NULL DEFAULT 0,
-    owner TEXT,
-    worker TEXT,
-    heartbeat REAL,
-    begun REAL,
-    ended REAL,
-    seconds REAL NOT NULL DEFAULT 0,
-    updates INTEGER
-);
-CREATE TABLE cells (
-    position INTEGER PRIMARY KEY,
-    label TEXT NOT NULL,
-    data TEXT NOT NULL,
-    seed INTEGER NOT NULL,
-    run INTEGER NOT NULL REFERENCES runs (id),
-    UNIQUE (label, data, seed)
-);
-CREATE INDEX cells_by_run ON cells (run);
-CREATE TABLE evaluations (
-    run INTEGER NOT NULL REFERENCES runs (id),
-    step INTEGER NOT NULL,
-    mean REAL NOT NULL,
-    deviation REAL NOT NULL,
-    episodes INTEGER NOT NULL,
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
-CREATE TABLE failures (
-    run INTEGER NOT NULL REFERENCES runs (id),
-    number INTEGER NOT NULL,
-    time REAL NOT NULL,
-    message TEXT NOT NULL,
-    traceback TEXT NOT NULL,
-    PRIMARY KEY (run, number)
-) WITHOUT ROWID;
-"""
 
 
 class Evaluation(NamedTuple):
@@ -135,12 +95,28 @@ class Failure(NamedTuple):
     traceback: str
 
 
+class FinishedRun(Settings):
+    """All that is kept of a finished run when its folder is not at hand."""
+
+    digest: str
+    request: Request
+    fingerprint: str
+    """Of its data; with the request it makes the digest."""
+    versions: dict[str, str] | None
+    """What it was made with, threads and machine included; None if nobody knows."""
+    seconds: float = Field(ge=0.0)
+    """Time spent on it."""
+    updates: int | None = Field(ge=0)
+    """The last step that was evaluated."""
+    evaluations: tuple[Evaluation, ...]
+
+
 class Store:
     """The open store of one grid.
 
     Args:
         folder: The grid's folder.
-        is_new: Make the store if there is none.
+        is_new: Make the store if there is none, and bring one of an earlier version up to date.
     """
 
     def __init__(self, folder: Path, *, is_new: bool = False) -> None:
@@ -159,7 +135,7 @@ class Store:
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None
             )
             self._connection.execute("PRAGMA synchronous = NORMAL")
-            self._prepare()
+            prepare(self._connection, self.path, is_writer=is_new)
 
     def __enter__(self) -> Self:
         return self
@@ -324,6 +300,48 @@ class Store:
                     (seconds, crashes, run),
                 )
 
+    def take_over(
+        self, runs: Iterable[FinishedRun], source: str, now: float, *, lease: float = LEASE
+    ) -> list[FinishedRun]:
+        """Count runs of the grid's cells as done that were finished elsewhere.
+
+        Those that are done here keep their own record, and so do those that somebody works on.
+
+        Args:
+            runs: What is known of them.
+            source: Where that is written.
+            now: The time.
+            lease: Seconds after which a run whose conductor is silent is nobody's.
+
+        Returns:
+            Those that were taken over.
+        """
+        taken = []
+        with self._writing() as connection:
+            busy = {run.id for run in self.open_runs() if run.is_leased(now, lease)}
+            rows = connection.execute(
+                "SELECT digest, id FROM runs WHERE state != 'done' "
+                "AND id IN (SELECT run FROM cells)"
+            )
+            free = {digest: run for digest, run in rows if run not in busy}
+            for finished in runs:
+                run = free.pop(finished.digest, None)
+                if run is None:
+                    continue
+                connection.execute("DELETE FROM evaluations WHERE run = ?", (run,))
+                _insert_evaluations(connection, run, finished.evaluations)
+                connection.execute(
+                    "UPDATE runs SET state = 'done', owner = NULL, worker = NULL, "
+                    "heartbeat = NULL, ended = ?, seconds = ?, updates = ? WHERE id = ?",
+                    (now, finished.seconds, finished.updates, run),
+                )
+                connection.execute(
+                    "INSERT INTO taken_over (run, source, versions, time) VALUES (?, ?, ?, ?)",
+                    (run, source, _text(finished.versions), now),
+                )
+                taken.append(finished)
+        return taken
+
     # Looking
 
     def facts(self) -> dict[str, Any]:
@@ -362,6 +380,41 @@ class Store:
     def finished(self) -> set[str]:
         """The digests of all runs that are done, of the grid's cells or not."""
         return {digest for (digest,) in self._rows("SELECT digest FROM runs WHERE state = 'done'")}
+
+    def finished_runs(self) -> list[FinishedRun]:
+        """The finished runs of the grid's cells, in order; versions of those taken over only."""
+        rows = self._rows(
+            "SELECT r.id, r.digest, r.request, json_extract(d.facts, '$.fingerprint'), "
+            "coalesce(t.versions, 'null'), r.seconds, r.updates FROM runs r "
+            "JOIN (SELECT run, data, min(position) AS position FROM cells GROUP BY run) c "
+            "ON c.run = r.id AND r.state = 'done' JOIN datasets d ON d.source = c.data "
+            "LEFT JOIN taken_over t ON t.run = r.id ORDER BY c.position"
+        )
+        evaluations: dict[int, list[Any]] = {}
+        for run, *evaluation in self._rows("SELECT * FROM evaluations ORDER BY run, step"):
+            evaluations.setdefault(run, []).append(evaluation)
+        found = []
+        for run, digest, request, fingerprint, versions, seconds, updates in rows:
+            tree = {
+                "digest": digest,
+                "request": json.loads(request),
+                "fingerprint": fingerprint,
+                "versions": json.loads(versions),
+                "seconds": seconds,
+                "updates": updates,
+                "evaluations": evaluations.get(run, []),
+            }
+            found.append(build_settings(FinishedRun, tree, source=str(self.path)))
+        return found
+
+    def taken_over(self) -> dict[str, str]:
+        """The digests of the runs of the grid's cells that were taken over, and where from."""
+        return dict(
+            self._rows(
+                "SELECT r.digest, t.source FROM taken_over t JOIN runs r ON r.id = t.run "
+                "WHERE r.id IN (SELECT run FROM cells) ORDER BY r.id"
+            )
+        )
 
     def timings(self, abandoned: Sequence[int] = ()) -> list[tuple[str, State, int, float, int]]:
         """For each label and state: runs, their seconds, and their evaluations so far.
@@ -437,43 +490,8 @@ class Store:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it or, whatever happens, nothing."""
-        with self._named_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
-
-    def _prepare(self) -> None:
-        """Make the tables of a new store; look at the version of one that is there."""
-        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if application != _APPLICATION:
-            # Another process may be making the same store: whoever comes second finds it made.
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            with self._writing() as connection:
-                (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-                (application,) = connection.execute("PRAGMA application_id").fetchone()
-                if tables and application != _APPLICATION:
-                    raise StorageError(
-                        "This file is a database of something else.",
-                        where=str(self.path),
-                        advice="choose another folder with --out",
-                    )
-                if not tables:
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-        elif version > _SCHEMA_VERSION:
-            raise StorageError(
-                f"This store has schema version {version}; this program reads up to "
-                f"{_SCHEMA_VERSION}.",
-                where=str(self.path),
-                advice="use the newer version of moose that wrote it",
-            )
+        with self._named_errors(), transaction(self._connection):
+            yield self._connection
 
     @contextlib.contextmanager
     def _named_errors(self) -> Iterator[None]:
