@@ -12,7 +12,8 @@ import pytest
 from filled_stores import filled_store
 from moose.errors import StorageError
 from moose.experiments.grid_figures import make_curves, write_figures
-from moose.experiments.results import make_page, publish
+from moose.experiments.results import make_page, publish, read_published_runs
+from moose.storage import write_manifest
 
 ROOT = Path(__file__).parent.parent.parent
 MEANS = {("moose", "ib/bad-0.2"): -126.0, ("clone", "ib/bad-0.2"): -270.0}
@@ -63,6 +64,53 @@ def test_results_are_published_and_make_a_page(store, tmp_path):
     (place / "table.json").write_text("{}")
     with pytest.raises(StorageError, match="checksum"):
         make_page(tmp_path / "results", tmp_path / "docs")
+
+
+def test_the_finished_runs_are_published_and_sealed(store, tmp_path):
+    place = publish(store, tmp_path / "results")
+    known = read_published_runs(place)
+    assert known.source == str(place)
+    assert list(known.runs.values()) == store.finished_runs()
+    assert len(known.runs) == 3
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert "runs.json" in manifest["files"]
+    text = (place / "runs.json").read_text()
+    (place / "runs.json").write_text(text.replace("60.0", "61.0"))
+    with pytest.raises(StorageError, match="checksum") as error:
+        read_published_runs(place)
+    assert error.value.where == str(place / "runs.json")
+    (place / "runs.json").unlink()
+    with pytest.raises(StorageError, match="missing") as error:
+        read_published_runs(place)
+    assert error.value.where == str(place / "runs.json")
+
+
+def test_a_grid_that_an_earlier_version_published_has_no_runs(store, tmp_path):
+    place = publish(store, tmp_path / "results")
+    (place / "runs.json").unlink()
+    write_manifest(place, "moose-results", 1, {"name": "g", "runs": store.counts()})
+    assert "## g" in make_page(tmp_path / "results", tmp_path)
+    with pytest.raises(StorageError, match="without its runs") as error:
+        read_published_runs(place)
+    assert error.value.where == str(place / "runs.json")
+    assert f"moose grid publish runs/x {tmp_path / 'results'}" in error.value.advice
+
+
+def test_other_folders_are_not_taken_for_published_grids(store, tmp_path):
+    place = publish(store, tmp_path / "results")
+    other = tmp_path / "other"
+    other.mkdir()
+    write_manifest(other, "moose-dataset", 1, {})
+    for folder, where, advice in (
+        (tmp_path / "nowhere", tmp_path / "nowhere", "such as results/x"),
+        (place.parent, place.parent, f"such as {place}"),
+        (store.path.parent, store.path.parent, "publish it first"),
+        (other, other / "manifest.json", "such as results/x"),
+    ):
+        with pytest.raises(StorageError, match="not a published grid") as error:
+            read_published_runs(folder)
+        assert error.value.where == str(where)
+        assert advice in error.value.advice
 
 
 def test_a_page_needs_a_folder_of_results(tmp_path):

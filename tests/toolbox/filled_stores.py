@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moose.experiments.run_folder import Request
+from moose.experiments.run_folder import Request, run_digest
 from moose.experiments.store import Evaluation, PlannedCell, Store, make_owner, now
 
 
@@ -27,7 +27,8 @@ def filled_store(folder, means, *, seeds=3, done=None, evaluations=100, name="g"
     for seed in range(seeds):
         for label, data in means:
             request = Request(data=data, algorithm=label, seed=seed)
-            cells.append(PlannedCell(label, data, seed, f"{label}-{data}-{seed}", request))
+            digest = run_digest(request, facts_of(data)["fingerprint"], None)
+            cells.append(PlannedCell(label, data, seed, digest, request))
     store = Store(folder, is_new=True)
     datasets = {data: facts_of(data) for _, data in means}
     grid = {"name": name, "description": "Made up.", "blocks": []}

@@ -7,20 +7,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moose.errors import StorageError
+from moose.errors import DataError, StorageError
 from moose.experiments.grid_figures import make_curves, write_figures
-from moose.experiments.store import Store
+from moose.experiments.known_runs import KnownRuns, read_runs, write_runs
+from moose.experiments.store import STORE, Store
 from moose.experiments.tables import make_table, to_csv, to_markdown
-from moose.storage import atomic_folder, read_json, read_manifest, write_json, write_manifest
+from moose.storage import (
+    MANIFEST,
+    atomic_folder,
+    read_json,
+    read_manifest,
+    write_json,
+    write_manifest,
+)
 
 _FORMAT = "moose-results"
 _SCHEMA_VERSION = 1
 _TABLE = "table.json"
+_RUNS = "runs.json"
 _FIGURES = "figures"
 
 
 def publish(store: Store, results: Path) -> Path:
-    """Write the table, the curves and the pictures of a grid into a folder of results.
+    """Write table, curves, pictures and finished runs of a grid into a folder of results.
 
     Args:
         store: The grid's store.
@@ -37,10 +46,39 @@ def publish(store: Store, results: Path) -> Path:
         write_json(folder / "curves.json", make_curves(store))
         write_json(folder / "grid.json", {"grid": store.facts()["grid"]})
         (folder / "table.csv").write_text(to_csv(table), encoding="utf-8")
+        write_runs(folder / _RUNS, store)
         write_figures(store, folder / _FIGURES, "svg")
         counts = store.counts()
         write_manifest(folder, _FORMAT, _SCHEMA_VERSION, {"name": table["name"], "runs": counts})
     return place
+
+
+def read_published_runs(place: Path) -> KnownRuns:
+    """The finished runs of a published grid.
+
+    Args:
+        place: The grid's own folder, as :func:`publish` returned it.
+
+    Returns:
+        The runs, for :func:`~moose.experiments.known_runs.take_over`.
+
+    Raises:
+        StorageError: The folder is not a published grid, is damaged, or has no runs.
+    """
+    if not (place / MANIFEST).is_file():
+        raise _not_published(place, place)
+    try:
+        manifest = read_manifest(place, _FORMAT, _SCHEMA_VERSION)
+    except DataError as error:
+        raise _not_published(place, place / MANIFEST) from error
+    if _RUNS not in manifest["files"]:
+        raise StorageError(
+            "This grid was published without its runs, by an earlier version of moose.",
+            where=str(place / _RUNS),
+            advice="publish it anew with this version where it was run: moose grid publish "
+            f"runs/x {place.parent}",
+        )
+    return KnownRuns(str(place), read_runs(place / _RUNS))
 
 
 def make_page(results: Path, base: Path) -> str:
@@ -96,6 +134,19 @@ def _section(place: Path, manifest: Mapping[str, Any], table: Mapping[str, Any],
     for picture in sorted((place / _FIGURES).glob("*.svg")):
         lines += [f"![learning curves]({_link(picture, base)})", ""]
     return "\n".join(lines)
+
+
+def _not_published(place: Path, where: Path) -> StorageError:
+    below = sorted(file.parent for file in place.glob(f"*/{_TABLE}"))
+    if (place / STORE).is_file():
+        advice = (
+            f"this is the folder of a grid: publish it first: moose grid publish {place} results"
+        )
+    elif below:
+        advice = f"give a grid's own folder, such as {below[0]}"
+    else:
+        advice = "give the folder that 'moose grid publish' named, such as results/x"
+    return StorageError("This is not a published grid.", where=str(where), advice=advice)
 
 
 def _link(path: Path, base: Path) -> str:
