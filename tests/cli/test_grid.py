@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from moose.experiments.store import Store, make_owner, now
+from moose.storage import write_manifest
 from runs import grid_file, moose, run_grid, undisturbed_grid
 
 
@@ -96,6 +98,61 @@ def test_the_cost_is_told_before_the_start(tmp_path, capsys):
     assert second.startswith("left: 2 runs, ")
     assert "with 2 workers of 1 threads" in second
     assert third.startswith("  moose: ")
+
+
+@pytest.fixture
+def published(tmp_path):
+    ended = moose("grid", "publish", undisturbed_grid(), tmp_path / "results")
+    assert ended.code == 0, ended.errors
+    return tmp_path / "results" / "tiny"
+
+
+def cache():
+    return undisturbed_grid().parent / "cache"
+
+
+def test_known_runs_are_told_and_other_versions_warned_of_once(tmp_path, published):
+    file, out = grid_file(tmp_path), tmp_path / "grid"
+    text = (published / "runs.json").read_text()
+    text = re.sub(r'"jax":"[^"]*"', '"jax":"0.0.1"', text)
+    (published / "runs.json").write_text(text.replace('"threads":"1"', '"threads":"7"'))
+    write_manifest(published, "moose-results", 1, {"name": "tiny", "runs": {}})
+    ended = run_grid(file, out, cache(), "--known", published, "--json")
+    assert ended.code == 0, ended.errors
+    assert json.loads(ended.out)["taken_over"] == 3
+    (warning,) = ended.errors.splitlines()
+    assert warning.startswith("warning: runs taken over may differ in the last bits")
+    assert re.search(r"jax 0\.0\.1 \(here [\d.]+\), threads 7 \(here 1\)$", warning)
+    status = json.loads(moose("grid", "status", out, "--json").out)
+    assert (status["runs"]["done"], status["taken_over"]) == (3, 3)
+    assert "3 of 3 runs done (3 taken over), 0 running" in moose("grid", "status", out).out
+    ended = run_grid(file, out, cache(), "--known", published)
+    assert (ended.code, ended.errors) == (0, "")
+
+
+def test_known_runs_cost_nothing(tmp_path, published):
+    out = tmp_path / "grid"
+    ended = run_grid(grid_file(tmp_path), out, cache(), "--known", published, "--dry-run", "--json")
+    assert ended.code == 0, ended.errors
+    result = json.loads(ended.out)
+    assert (result["runs"], result["done"], result["left"]["runs"]) == (3, 3, 0)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_a_known_folder_that_cannot_be_used_leaves_nothing_behind(tmp_path, published, words):
+    file, out = grid_file(tmp_path), tmp_path / "grid"
+    (published / "runs.json").write_text("{}")
+    for place, complaint in (
+        (published, "checksum"),
+        (published.parent, "not a published grid"),
+        (tmp_path / "nowhere", "not a published grid"),
+    ):
+        ended = run_grid(file, out, cache(), "--known", place, *words)
+        assert ended.code == 2
+        assert complaint in ended.errors
+        assert "what to do:" in ended.errors
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 from moose.errors import RunError
 from moose.experiments.conductor import run_grid as conduct
 from moose.experiments.grid import read_grid
+from moose.experiments.known_runs import KnownRuns
 from moose.experiments.store import STORE, Store
 from runs import grid_file, moose, outcome, run_grid, undisturbed_grid
 
@@ -73,6 +74,40 @@ def test_what_is_done_is_skipped_and_a_lost_store_is_filled_from_the_folders(tmp
     assert_same_grid(folder, undisturbed_grid())
     after = {file: file.stat().st_mtime_ns for file in (folder / "runs").rglob("*.safetensors")}
     assert after == before
+
+
+def test_a_published_grid_is_carried_on_in_another_folder(tmp_path):
+    """What is known is not trained again; what the grid has gained since is trained."""
+    cache = undisturbed_grid().parent / "cache"
+    ended = moose("grid", "publish", undisturbed_grid(), tmp_path / "results")
+    assert ended.code == 0, ended.errors
+    place, folder = tmp_path / "results" / "tiny", tmp_path / "grid"
+    ended = run_grid(grid_file(tmp_path), folder, cache, "--known", place)
+    assert ended.code == 0, ended.errors
+    assert ended.errors == ""
+    assert ended.out.splitlines()[0] == "tiny: 3 runs done (3 taken over), 0 failed"
+    assert not (folder / "runs").exists()
+    assert table(folder) == table(undisturbed_grid())
+    assert records(folder) == records(undisturbed_grid())
+
+    ended = run_grid(
+        grid_file(tmp_path, seeds=(0, 1)), folder, cache, "--known", place, "--known", place
+    )
+    assert ended.code == 0, ended.errors
+    (trained,) = (folder / "runs").iterdir()
+    manifest = json.loads((trained / "manifest.json").read_text())
+    assert (manifest["request"]["algorithm"], manifest["request"]["seed"]) == ("moose", 1)
+    with Store(folder) as store:
+        assert store.counts()["done"] == 4
+        assert set(store.taken_over()) == {row[0] for row in records(undisturbed_grid())}
+
+    assert moose("grid", "publish", folder, tmp_path / "again").code == 0
+    lines = (place / "runs.json").read_text().replace(",\n", "\n").splitlines()
+    again = (tmp_path / "again" / "tiny" / "runs.json").read_text().replace(",\n", "\n")
+    (own,) = set(again.splitlines()) - set(lines)
+    assert json.loads(own)["digest"] == trained.name
+    assert json.loads(own)["versions"] == manifest["versions"]
+    assert set(lines) < set(again.splitlines())
 
 
 @pytest.mark.slow
@@ -273,6 +308,30 @@ def test_two_conductors_share_the_work(tmp_path):
     tried = engines[0].tried + engines[1].tried
     assert len(tried) == len(set(tried)) == 20
     assert min(len(engine.tried) for engine in engines) >= 1
+
+
+def test_known_runs_keep_workers_from_runs_that_failed_or_wait(tmp_path):
+    conducted(tmp_path / "there", lambda request, count: DONE)
+    with Store(tmp_path / "there" / "grid") as store:
+        runs = {run.digest: run for run in store.finished_runs()}
+    seed_one = {name: run for name, run in runs.items() if run.request.seed == 1}
+    failed, _ = conducted(tmp_path / "here", lambda request, count: failing(True))
+    assert failed["failed"] == 3
+    warnings = []
+    counts, engine = conducted(
+        tmp_path / "here",
+        lambda request, count: DONE,
+        known=[KnownRuns("results/tiny", seed_one)],
+        threads=3,
+        is_retrying=True,
+        warn=warnings.append,
+    )
+    assert counts["done"] == 3
+    assert sorted(engine.tried) == [("clone", 0), ("moose", 0)]
+    assert warnings == [
+        "runs taken over may differ in the last bits from runs made here, since their versions "
+        "do: 1 of 1 runs do not tell theirs"
+    ]
 
 
 def test_a_folder_that_cannot_be_seen_is_told(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
+from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for, warn
 from moose.errors import ConfigError, RunError
 
 app = typer.Typer(help="Run a grid of trainings and make tables of it.", no_args_is_help=True)
@@ -41,6 +41,14 @@ def run_command(
         str | None,
         typer.Option(help="With --engine ray: an existing cluster (default: a local one)."),
     ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--known",
+            help="A published grid, such as results/lite, whose finished runs are taken over and "
+            "not trained again; may be repeated.",
+        ),
+    ] = None,
     retry: Annotated[
         bool, typer.Option("--retry", help="Try failed runs again, however often they failed.")
     ] = False,
@@ -61,6 +69,8 @@ def run_command(
 
     - `moose grid run grids/table2.yaml --workers 2 --dry-run`
 
+    - `moose grid run grids/table2.yaml --known results/table2 --workers 2`
+
     - `moose grid run grids/table2.yaml --engine ray --address 10.0.0.1:6379 --workers 64`
     """
     if address is not None and engine != "ray":
@@ -72,9 +82,13 @@ def run_command(
     from moose.experiments import conductor
     from moose.experiments.engines import make_engine
     from moose.experiments.grid import plan_grid, read_grid
+    from moose.experiments.grid_status import taken_over_words
+    from moose.experiments.results import read_published_runs
+    from moose.experiments.store import Store
 
     grid = read_grid(file)
     plan_grid(grid, str(file))  # complain before anything is started
+    finished = [read_published_runs(place) for place in known or ()]
     folder = out if out is not None else Path("runs") / file.stem
     count = threads if threads is not None else max(1, (os.cpu_count() or 1) // workers)
     progress = progress_for(quiet)
@@ -83,7 +97,14 @@ def run_command(
             with tempfile.TemporaryDirectory() as logs:
                 made = make_engine(engine, workers, count, Path(logs), address=address)
                 result = conductor.estimate_grid(
-                    grid, str(file), folder, made, threads=count, cache=cache, progress=progress
+                    grid,
+                    str(file),
+                    folder,
+                    made,
+                    threads=count,
+                    cache=cache,
+                    known=finished,
+                    progress=progress,
                 )
             print_json(result) if as_json else _tell_estimate(result)
             return
@@ -94,19 +115,26 @@ def run_command(
                 str(file),
                 folder,
                 made,
+                threads=count,
                 cache=cache,
+                known=finished,
                 is_retrying=retry,
                 most_attempts=attempts,
                 progress=progress,
+                warn=warn,
             )
         except KeyboardInterrupt:
             again = f"moose grid run {shlex.quote(str(file))} --out {shlex.quote(str(folder))}"
+            again += "".join(f" --known {shlex.quote(str(place))}" for place in known or ())
             typer.echo(f"To go on: {again} --workers {workers} --threads {count}", err=True)
             raise
+    with Store(folder) as store:
+        taken_over = len(store.taken_over())
     if as_json:
-        print_json({"grid": str(folder), "runs": counts})
+        print_json({"grid": str(folder), "runs": counts, "taken_over": taken_over})
     else:
-        typer.echo(f"{grid.name}: {counts['done']} runs done, {counts['failed']} failed")
+        done = f"{counts['done']} runs done{taken_over_words(taken_over)}"
+        typer.echo(f"{grid.name}: {done}, {counts['failed']} failed")
         if counts["done"]:
             typer.echo(f"table: moose grid table {shlex.quote(str(folder))}")
     if counts["failed"]:
@@ -205,6 +233,8 @@ def publish_command(
     as_json: AsJson = False,
 ) -> None:
     """Write what a grid has found into a folder of results, small enough to be kept for ever.
+
+    From there another machine can go on with it: see `moose grid run --known`.
 
     For example:
 

@@ -26,9 +26,13 @@ from moose.experiments.cost import estimate
 from moose.experiments.engines import Engine
 from moose.experiments.grid import Cell, Grid, next_to_start, plan_grid, share_key
 from moose.experiments.interrupts import interrupts_put_off
+from moose.experiments.journal import Warn
+from moose.experiments.known_runs import KnownRuns, take_over
 from moose.experiments.run_folder import EVALUATIONS, read_evaluations, run_digest
+from moose.experiments.runner import versions
 from moose.experiments.store import (
     LEASE,
+    RUNS,
     STORE,
     Evaluation,
     PlannedCell,
@@ -42,7 +46,6 @@ from moose.experiments.worker import Job, Outcome
 from moose.progress import SILENT, Progress
 from moose.storage import read_manifest
 
-RUNS = "runs"
 LOGS = "logs"
 MOST_ATTEMPTS = 3
 """How often a failing run is tried."""
@@ -72,11 +75,14 @@ def run_grid(
     out: Path,
     engine: Engine,
     *,
+    threads: int | None = None,
     cache: Path | None = None,
+    known: Sequence[KnownRuns] = (),
     is_retrying: bool = False,
     most_attempts: int = MOST_ATTEMPTS,
     lease: float = LEASE,
     progress: Progress = SILENT,
+    warn: Warn = lambda text: None,
 ) -> dict[str, int]:
     """Run a grid until nothing is left to do.
 
@@ -85,11 +91,15 @@ def run_grid(
         source: The file it came from, to be named in errors.
         out: The grid's folder: its store, and a folder for each run.
         engine: What does the work; it is stopped at the end.
+        threads: Threads of each worker, to be compared with those of known runs; by default those
+            that this process would train with.
         cache: Cache of data sets and fitted models; the user's own by default.
+        known: Runs that were finished elsewhere, which are not trained again.
         is_retrying: Try failed runs again, however often they were tried before.
         most_attempts: How often a failing run is tried.
         lease: Seconds after which a run whose conductor is silent may be taken.
         progress: Whom to tell.
+        warn: Called with a sentence if known runs are of other versions, or of other data.
 
     Returns:
         How many runs are in each state.
@@ -101,6 +111,8 @@ def run_grid(
             planned = [_planned(cell, datasets) for cell in cells]
             facts = {"grid": settings_tree(grid), "name": grid.name}
             store.plan(facts, datasets, planned)
+            here = versions() | ({} if threads is None else {"threads": str(threads)})
+            take_over(store, known, planned, here, lease=lease, warn=warn)
             store.retry_failed(None if is_retrying else most_attempts)
             _Conductor(store, engine, out, cache, most_attempts, lease).work(progress)
             return {str(state): count for state, count in store.counts().items()}
@@ -116,6 +128,7 @@ def estimate_grid(
     *,
     threads: int,
     cache: Path | None = None,
+    known: Sequence[KnownRuns] = (),
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Measure each algorithm of a grid for a moment, and add up what its runs will take.
@@ -129,6 +142,7 @@ def estimate_grid(
         engine: What the measurements are made with; it is stopped at the end.
         threads: Threads of each worker.
         cache: Cache of data sets and fitted models; the user's own by default.
+        known: Runs that were finished elsewhere, which count as done.
         progress: Whom to tell.
 
     Returns:
@@ -139,9 +153,10 @@ def estimate_grid(
         cells = plan_grid(grid, source)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(Store(out)) if (out / STORE).is_file() else None
-            known = store.datasets() if store else {}
+            described = store.datasets() if store else {}
             done = store.finished() if store else set[str]()
-        datasets = _prepare_data(known, cells, engine, cache, progress)
+        done = done.union(*(runs for _, runs in known))
+        datasets = _prepare_data(described, cells, engine, cache, progress)
         planned = {cell.digest: cell for cell in (_planned(cell, datasets) for cell in cells)}
         left = [cell for name, cell in planned.items() if name not in done]
         variants = {_variant(cell, datasets): cell for cell in reversed(left)}
