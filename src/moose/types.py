@@ -66,7 +66,7 @@ class DynamicsModel(Protocol):
     Everything is raw units. ``member`` holds the parameters of one member of an ensemble.
     """
 
-    def start(self, window: jax.Array) -> Carry:
+    def start(self, member: Params, window: jax.Array) -> Carry:
         """The carry after having seen ``window [F, n]``."""
 
     def step(self, member: Params, carry: Carry, action: jax.Array) -> tuple[Carry, jax.Array]:

@@ -124,7 +124,7 @@ def test_the_first_carry_is_the_window():
     task = make_toy_task()
     model = StackedModel(task, measure_scales(make_toy_log(task), task))
     window = jnp.ones((2, 3))
-    assert_same_bits(model.start(window), window)
+    assert_same_bits(model.start(None, window), window)
 
 
 # Training

@@ -190,7 +190,7 @@ class StackedModel:
     task: Task
     scales: Scales
 
-    def start(self, window: jax.Array) -> jax.Array:
+    def start(self, member: ReadyMember, window: jax.Array) -> jax.Array:
         """The carry after having seen ``window [F, n]``: the window itself."""
         return window
 

@@ -103,7 +103,7 @@ def _roll(
         return (window, carry), (frame, action, reward)
 
     windows = jnp.repeat(starts[None], num_members, axis=0)
-    carries = jax.vmap(jax.vmap(model.start))(windows)
+    carries = jax.vmap(jax.vmap(model.start, (None, 0)))(members, windows)
     body = jax.checkpoint(scan_step) if is_rematerialised else scan_step
     _, (frames, actions, rewards) = jax.lax.scan(body, (windows, carries), given, length=horizon)
     oldest_first = jnp.moveaxis(windows[:, :, ::-1], 2, 0)

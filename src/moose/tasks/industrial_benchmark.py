@@ -39,6 +39,7 @@ def make_task() -> Task:
         physics=_next_frame,
         reward=_scaled_reward,
         hold_action=(0.0, 0.0, 0.0),
+        observation_limits=((0.0, 100.0),) * 4 + ((None, None),) * 2,
     )
 
 

@@ -43,6 +43,8 @@ class Task:
         action_units: Units of the actions, likewise.
         action_rates: The largest change of each action from one step to the next that the plant
             may be asked for; a guard enforces it.
+        observation_limits: The least and greatest value of each signal that is physically
+            possible, None where it is not known; nothing where none is.
     """
 
     name: str
@@ -62,6 +64,12 @@ class Task:
     observation_units: tuple[str, ...] = ()
     action_units: tuple[str, ...] = ()
     action_rates: tuple[float, ...] | None = None
+    observation_limits: tuple[tuple[float | None, float | None], ...] = ()
+
+    @property
+    def observation_ranges(self) -> tuple[tuple[float | None, float | None], ...]:
+        """The physical limits of every signal."""
+        return self.observation_limits or ((None, None),) * len(self.observation_names)
 
     @property
     def predicted(self) -> tuple[int, ...]:

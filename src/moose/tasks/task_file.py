@@ -238,6 +238,7 @@ def make_task(content: TaskFile, source: str = "the task") -> Task:
         reward=None if reward is None else _reward_function(reward, schema),
         hold_action=None if content.hold is None else (0.0,) * len(low),
         definition=to_yaml(content),
+        observation_limits=_limits(content, schema),
     )
 
 
@@ -300,6 +301,16 @@ def _action_bounds(content: TaskFile) -> tuple[tuple[float, ...], tuple[float, .
         return tuple(a.low for a in actions), tuple(a.high for a in actions)
     rates = tuple(a.rate or a.high - a.low for a in content.actions.values())
     return tuple(-rate for rate in rates), rates
+
+
+def _limits(content: TaskFile, schema: Schema) -> tuple[tuple[float | None, float | None], ...]:
+    """Physical limits of the signals of a frame, set-points in force among them."""
+    described: dict[str, SignalSettings | ActionSettings | None] = {
+        **content.observations,
+        **content.actions,
+    }
+    limits = [described.get(name) for name in schema.observation_names]
+    return tuple((one.low, one.high) if one else (None, None) for one in limits)
 
 
 def _physics_function(
