@@ -91,7 +91,33 @@ class SampledDecodedActor:
     samples: int = field(metadata={"static": True})
 
 
-AnyActor = Actor | SampledActor | DecodedActor | SampledDecodedActor
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DialActor:
+    """Between what the log did and what a search found, by a dial (LION).
+
+    Attributes:
+        behaviour: What the log did; tanh of its outputs.
+        search: What was found; its last input is the dial's position.
+        scale: Of a frame.
+        position: λ, where the dial stands: 0 is the behaviour.
+    """
+
+    behaviour: Network
+    search: Network
+    scale: Statistics
+    position: float = field(metadata={"static": True})
+
+
+AnyActor = Actor | SampledActor | DecodedActor | SampledDecodedActor | DialActor
+
+
+class Number(NamedTuple):
+    """A fixed number of an actor: its type and what it may be."""
+
+    type: type[int] | type[float]
+    low: float
+    high: float
 
 
 class Kind(NamedTuple):
@@ -103,8 +129,8 @@ class Kind(NamedTuple):
     actor: Callable[..., AnyActor]
     """Its class."""
     networks: tuple[str, ...]
-    numbers: Mapping[str, type[int] | type[float]]
-    """Fixed numbers, all above 0, and their types."""
+    numbers: Mapping[str, Number]
+    """Its fixed numbers."""
     is_stochastic: bool
     """Whether it draws samples, so that acting needs a key."""
     choose: Callable[[Any, jax.Array, Key], jax.Array]
@@ -121,6 +147,20 @@ def choose_action(actor: Actor, task: Task, window: jax.Array) -> jax.Array:
     """The raw action [d] of a deterministic policy for a raw history window [F, n]."""
     features = standardise(window, actor.scale).reshape(-1)
     return from_box(jnp.tanh(apply_network(actor.network, features)), task)
+
+
+def act_at(actor: DialActor, task: Bounded, window: jax.Array, position: jax.Array) -> jax.Array:
+    """The raw action [d] of a policy with a dial at any position, for a window [F, n]."""
+    features = standardise(window, actor.scale).reshape(-1)
+    return from_box(mixed_action(actor, features, position), task)
+
+
+def mixed_action(actor: DialActor, features: jax.Array, position: jax.Array) -> jax.Array:
+    """The action (1 − λ) tanh b(s) + λ tanh f(s, λ), in the box [−1, 1]^d."""
+    known = jnp.tanh(apply_network(actor.behaviour, features))
+    inputs = jnp.concatenate([features, position[None]])
+    found = jnp.tanh(apply_network(actor.search, inputs))
+    return known + position * (found - known)
 
 
 def kind_of(actor: AnyActor) -> Kind:
@@ -183,26 +223,37 @@ def _choose_decoded_sample(actor: SampledDecodedActor, features: jax.Array, key:
     return _best(actor.critic, features, actions)
 
 
+def _choose_at_dial(actor: DialActor, features: jax.Array, key: Key) -> jax.Array:
+    return mixed_action(actor, features, jnp.asarray(actor.position, features.dtype))
+
+
 def _best(critic: Network, features: jax.Array, actions: jax.Array) -> jax.Array:
     """The action [d] of highest Q among those given [N, d]."""
     return actions[jnp.argmax(apply_to_pairs(critic, features, actions)[:, 0])]
 
 
+_COUNT = Number(int, 1, 100_000)  # more than anybody needs, fewer than fill the memory
+_LIMIT = Number(float, float(np.finfo(np.float32).tiny), 100_000)
+_SHARE = Number(float, 0.0, 1.0)
+
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "network": Kind(Actor, ("network",), {}, False, _choose_mode),
         "sampled": Kind(
-            SampledActor, ("network", "critic"), {"samples": int}, True, _choose_sample
+            SampledActor, ("network", "critic"), {"samples": _COUNT}, True, _choose_sample
         ),
         "decoded": Kind(
-            DecodedActor, ("decoder", "perturbation"), {"limit": float}, False, _choose_decoded
+            DecodedActor, ("decoder", "perturbation"), {"limit": _LIMIT}, False, _choose_decoded
         ),
         "sampled-decoded": Kind(
             SampledDecodedActor,
             ("decoder", "perturbation", "critic"),
-            {"limit": float, "samples": int},
+            {"limit": _LIMIT, "samples": _COUNT},
             True,
             _choose_decoded_sample,
+        ),
+        "dial": Kind(
+            DialActor, ("behaviour", "search"), {"position": _SHARE}, False, _choose_at_dial
         ),
     }
 )

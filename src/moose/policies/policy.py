@@ -42,7 +42,6 @@ from moose.tasks.task import Task
 from moose.types import Key
 from moose.version import __version__
 
-_LARGEST_NUMBER = 100_000  # of samples: more than anybody needs, fewer than fill the memory
 _NUM_EXAMPLES = 6
 
 
@@ -313,6 +312,7 @@ def _numbers_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any] | Non
     if not isinstance(found, Mapping) or found.keys() != kind.numbers.keys():
         return None
     for name, wanted in kind.numbers.items():
-        if type(found[name]) is not wanted or not 0 < found[name] <= _LARGEST_NUMBER:
+        number = found[name]
+        if type(number) is not wanted.type or not wanted.low <= number <= wanted.high:
             return None
     return dict(found)
