@@ -47,6 +47,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moose.algorithms import moose
+from moose.algorithms.imagination import expected_penalty, support_penalties
 from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.data.normalize import standardise
@@ -70,6 +71,7 @@ from moose.models.support import (
     Support,
     autoencoder_loss,
     fit_support,
+    frames_seen,
     init_support,
     kl_weight_of,
     num_inputs,
@@ -781,10 +783,16 @@ def make_programs(problem: Problem) -> dict[str, Work]:
         return jnp.sum(imagined.rewards) + jnp.sum(imagined.frames) + jnp.sum(imagined.actions)
 
     def penalty(imagined: Imagined, knowledge: moose.Knowledge) -> jax.Array:
-        scales = problem.given.support_scales
-        autoencoder = knowledge.autoencoder
-        return moose.expected_penalty(
-            moose.support_penalties(imagined, autoencoder, scales, task, config, key)
+        is_sampled = config.search.latent == "sample"
+        return expected_penalty(
+            support_penalties(
+                imagined,
+                knowledge.autoencoder,
+                problem.given.support_scales,
+                frames=frames_seen(task, config.support),
+                num_latents=num_latents(task, config.support) if is_sampled else None,
+                key=key,
+            )
         )
 
     def loss(network: Any, knowledge: moose.Knowledge, starts: jax.Array) -> jax.Array:

@@ -33,7 +33,7 @@ LAYERS = (
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-SHARED_BY_ALGORITHMS = {"critics"}
+SHARED_BY_ALGORITHMS = {"critics", "imagination"}
 MAY_SEE_ALGORITHMS = {"registry"}
 FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec"}
@@ -160,6 +160,7 @@ def test_the_checker_catches_a_violation(module, text, complaint):
         ("moose.envs.catalog", "from moose.envs.collect import make_player"),
         ("moose.experiments.demo", "from moose import __version__"),
         ("moose.algorithms.bcq", "from moose.algorithms.critics import td_target"),
+        ("moose.algorithms.moose", "from moose.algorithms.imagination import expected_return"),
         ("moose.algorithms.registry", "from moose.algorithms import bcq, moose"),
         ("moose.algorithms.bcq", "from moose.models.networks import mlp"),
         ("moose.data.files", "np.load(f, allow_pickle=False)"),

@@ -43,6 +43,12 @@ import numpy as np
 import optax
 from pydantic import Field
 
+from moose.algorithms.imagination import (
+    discounted_return,
+    expected_penalty,
+    expected_return,
+    support_penalties,
+)
 from moose.config import Settings, digest
 from moose.data.dataset import Dataset
 from moose.data.normalize import standardise
@@ -59,7 +65,7 @@ from moose.models.dynamics import (
     ready,
 )
 from moose.models.networks import Network
-from moose.models.rollout import Imagined, imagine, states_of
+from moose.models.rollout import imagine
 from moose.models.supervised import TransitionTable, make_table, windows_of
 from moose.models.support import (
     Autoencoder,
@@ -72,8 +78,6 @@ from moose.models.support import (
     init_support,
     measure_familiarity,
     num_latents,
-    reconstruction_error,
-    support_inputs,
 )
 from moose.progress import SILENT, Progress
 from moose.tasks.task import Task
@@ -367,9 +371,15 @@ def policy_loss(
     )
     rewards = standardise(imagined.rewards, given.scales.reward)
     returns = shares[search.return_reduction] * discounted_return(rewards, discount)
-    penalty = shares[search.penalty_reduction] * expected_penalty(
-        support_penalties(imagined, knowledge.autoencoder, given.support_scales, task, config, key)
+    penalties = support_penalties(
+        imagined,
+        knowledge.autoencoder,
+        given.support_scales,
+        frames=frames_seen(task, config.support),
+        num_latents=num_latents(task, config.support) if search.latent == "sample" else None,
+        key=key,
     )
+    penalty = shares[search.penalty_reduction] * expected_penalty(penalties)
     weight = search.return_weight
     loss = -weight * expected_return(returns, search.pessimism) + (1.0 - weight) * penalty
     raw_returns = discounted_return(imagined.rewards, discount)
@@ -379,54 +389,6 @@ def policy_loss(
         "model_spread": jnp.mean(jnp.std(raw_returns, axis=0)),
         "penalty": penalty,
     }
-
-
-def discounted_return(rewards: jax.Array, discount: float) -> jax.Array:
-    """R_k = Σ_t γᵗ r_t for rewards [H, K, N]: [K, N]."""
-    weights = discount ** jnp.arange(len(rewards), dtype=rewards.dtype)
-    return jnp.tensordot(weights, rewards, axes=1)
-
-
-def expected_return(returns: jax.Array, pessimism: float) -> jax.Array:
-    """E[R] = η min_k R_k + (1 − η) mean_k R_k per start state, then its mean; returns [K, N]."""
-    worst, mean = jnp.min(returns, axis=0), jnp.mean(returns, axis=0)
-    return jnp.mean(pessimism * worst + (1.0 - pessimism) * mean)
-
-
-def expected_penalty(penalties: jax.Array) -> jax.Array:
-    """E[P] = Σ_t P_t, mean over models and start states; penalties [H, K, N]."""
-    return jnp.sum(jnp.mean(penalties, axis=(1, 2)))
-
-
-def support_penalties(
-    imagined: Imagined,
-    autoencoder: Autoencoder,
-    scales: SupportScales,
-    task: Task,
-    config: Config,
-    key: Key,
-) -> jax.Array:
-    """‖x_t − x̂_t‖² / D of every imagined (state, action): [H, K, N].
-
-    One time step after the other, each a batch of K·N pairs: large enough for the processor's
-    peak, small enough for its cache.
-    """
-    states = states_of(imagined, frames_seen(task, config.support))
-    pair_of = jax.vmap(jax.vmap(support_inputs, (None, 0, 0)), (None, 0, 0))
-
-    def penalties_at(step: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        time, windows, actions = step
-        pairs = pair_of(scales, windows, actions)
-        noise = None
-        if config.search.latent == "sample":
-            shape = (*pairs.shape[:-1], num_latents(task, config.support))
-            noise = jax.random.normal(jax.random.fold_in(key, time), shape, pairs.dtype)
-        return reconstruction_error(autoencoder, pairs, noise)
-
-    penalties: jax.Array = jax.lax.map(
-        penalties_at, (jnp.arange(len(states)), states, imagined.actions)
-    )
-    return penalties
 
 
 def draw_starts(given: Given, task: Task, count: int, key: Key) -> jax.Array:

@@ -1,0 +1,87 @@
+"""What the algorithms that imagine share: the return of imagined trajectories and their penalty.
+
+======  =========  =============================================
+symbol  name       meaning
+======  =========  =============================================
+η       pessimism  weight of the worst model
+γ       discount   discount factor
+H       —          steps of an imagined trajectory
+K       —          models
+N       —          start states
+D       —          numbers in a pair x = standardised (s, a)
+======  =========  =============================================
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from moose.models.rollout import Imagined, states_of
+from moose.models.support import (
+    Autoencoder,
+    SupportScales,
+    reconstruction_error,
+    support_inputs,
+)
+from moose.types import Key
+
+
+def discounted_return(rewards: jax.Array, discount: float) -> jax.Array:
+    """R_k = Σ_t γᵗ r_t for rewards [H, K, N]: [K, N]."""
+    weights = discount ** jnp.arange(len(rewards), dtype=rewards.dtype)
+    return jnp.tensordot(weights, rewards, axes=1)
+
+
+def expected_return(returns: jax.Array, pessimism: float) -> jax.Array:
+    """E[R] = η min_k R_k + (1 − η) mean_k R_k per start state, then its mean; returns [K, N]."""
+    worst, mean = jnp.min(returns, axis=0), jnp.mean(returns, axis=0)
+    return jnp.mean(pessimism * worst + (1.0 - pessimism) * mean)
+
+
+def expected_penalty(penalties: jax.Array) -> jax.Array:
+    """E[P] = Σ_t P_t, mean over models and start states; penalties [H, K, N]."""
+    return jnp.sum(jnp.mean(penalties, axis=(1, 2)))
+
+
+def support_penalties(
+    imagined: Imagined,
+    autoencoder: Autoencoder,
+    scales: SupportScales,
+    *,
+    frames: int,
+    num_latents: int | None,
+    key: Key,
+) -> jax.Array:
+    """‖x_t − x̂_t‖² / D of every imagined (state, action): [H, K, N].
+
+    One time step after the other, each a batch of K·N pairs: large enough for the processor's
+    peak, small enough for its cache.
+
+    Args:
+        imagined: The trajectories.
+        autoencoder: The support model.
+        scales: Its scales.
+        frames: How many frames of a state it sees.
+        num_latents: Its latents, to draw one sample of them for each pair; None for their mean.
+        key: For the samples.
+
+    Returns:
+        The penalties.
+    """
+    states = states_of(imagined, frames)
+    pair_of = jax.vmap(jax.vmap(support_inputs, (None, 0, 0)), (None, 0, 0))
+
+    def penalties_at(step: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        time, windows, actions = step
+        pairs = pair_of(scales, windows, actions)
+        noise = None
+        if num_latents is not None:
+            shape = (*pairs.shape[:-1], num_latents)
+            noise = jax.random.normal(jax.random.fold_in(key, time), shape, pairs.dtype)
+        return reconstruction_error(autoencoder, pairs, noise)
+
+    penalties: jax.Array = jax.lax.map(
+        penalties_at, (jnp.arange(len(states)), states, imagined.actions)
+    )
+    return penalties
