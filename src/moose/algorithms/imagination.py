@@ -34,9 +34,14 @@ def discounted_return(rewards: jax.Array, discount: float) -> jax.Array:
 
 
 def expected_return(returns: jax.Array, pessimism: float) -> jax.Array:
-    """E[R] = η min_k R_k + (1 − η) mean_k R_k per start state, then its mean; returns [K, N]."""
+    """E[R]: the mean over start states of :func:`pessimistic_return`; returns [K, N]."""
+    return jnp.mean(pessimistic_return(returns, pessimism))
+
+
+def pessimistic_return(returns: jax.Array, pessimism: float) -> jax.Array:
+    """η min_k R_k + (1 − η) mean_k R_k of each start state, [N]; returns [K, N]."""
     worst, mean = jnp.min(returns, axis=0), jnp.mean(returns, axis=0)
-    return jnp.mean(pessimism * worst + (1.0 - pessimism) * mean)
+    return pessimism * worst + (1.0 - pessimism) * mean
 
 
 def expected_penalty(penalties: jax.Array) -> jax.Array:

@@ -73,10 +73,10 @@ from moose.models.support import (
     Support,
     SupportScales,
     SupportSettings,
+    familiarity_by_seed,
     fit_support,
     frames_seen,
     init_support,
-    measure_familiarity,
     num_latents,
 )
 from moose.progress import SILENT, Progress
@@ -268,13 +268,7 @@ def familiarity(
 ) -> Iterator[Familiarity]:
     """For each seed, what its controller needs to tell what is new to it; see :func:`fit`."""
     train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
-    training = dataset.select_episodes(train)
-    autoencoder = fitted.support.autoencoder
-    is_seeded = autoencoder.encoder.bias.ndim > 1
-    for i in range(len(autoencoder.encoder.bias) if is_seeded else 1):
-        own = jax.tree.map(lambda leaf, i=i: leaf[i], autoencoder) if is_seeded else autoencoder
-        support = fitted.support._replace(autoencoder=own)
-        yield measure_familiarity(support, training, task, config.support)
+    return familiarity_by_seed(fitted.support, dataset.select_episodes(train), task, config.support)
 
 
 def search_policy(

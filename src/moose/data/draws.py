@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
+from moose.data.dataset import Dataset
 from moose.types import Key
 
 
@@ -65,3 +66,9 @@ def draw_steps(draw: Draw, count: int, early_share: float, key: Key) -> jax.Arra
     number = jnp.exp(jax.random.uniform(age_key, (count,)) * jnp.log1p(length.astype(jnp.float32)))
     age = jnp.clip(number.astype(jnp.int32) - 1, 0, length - 1)
     return draw.steps[jnp.where(is_early, draw.first[places] + age, places)]
+
+
+def draw_within(dataset: Dataset, steps: npt.NDArray[np.integer] | None = None) -> Draw:
+    """The same for steps of a data set, all of them by default."""
+    chosen = np.arange(dataset.num_transitions) if steps is None else steps
+    return make_draw(chosen, np.searchsorted(dataset.offsets, chosen, side="right") - 1)

@@ -56,6 +56,34 @@ def imagine(
     )
 
 
+def imagine_each(
+    policy: Callable[[jax.Array, jax.Array], jax.Array],
+    model: DynamicsModel,
+    members: Params,
+    starts: jax.Array,
+    settings: jax.Array,
+    horizon: int,
+    *,
+    is_rematerialised: bool = False,
+) -> Imagined:
+    """As :func:`imagine`, with a policy that is told something else in each trajectory.
+
+    Args:
+        policy: ``policy(window [F, n], setting) -> action [d]``.
+        model: How a member is rolled.
+        members: K members, stacked along the first axis.
+        starts: Raw history windows [N, F, n], newest frame first.
+        settings: [N, ...] what the policy is told in the trajectories of each start state.
+        horizon: Steps H.
+        is_rematerialised: See :func:`imagine`.
+
+    Returns:
+        The imagined trajectories.
+    """
+    told = jnp.broadcast_to(settings, (horizon, *settings.shape))
+    return _roll(policy, model, members, starts, told, horizon, is_rematerialised)
+
+
 def follow(
     model: DynamicsModel, members: Params, starts: jax.Array, actions: jax.Array
 ) -> Imagined:

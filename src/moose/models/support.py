@@ -13,7 +13,7 @@ w      weight of the KL term (see :func:`kl_weight_of`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import jax
@@ -184,6 +184,17 @@ def measure_familiarity(
     """What a controller needs to tell what is new to it; ``dataset``: the training episodes."""
     errors = measure_novelty(support, dataset, task, settings, NOVELTY_QUANTILES)
     return Familiarity(support, errors.astype(np.float32))
+
+
+def familiarity_by_seed(
+    support: Support, dataset: Dataset, task: Task, settings: SupportSettings
+) -> Iterator[Familiarity]:
+    """The same for each seed of a support model that may have a leading axis of seeds."""
+    autoencoder = support.autoencoder
+    is_seeded = autoencoder.encoder.bias.ndim > 1
+    for i in range(len(autoencoder.encoder.bias) if is_seeded else 1):
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], autoencoder) if is_seeded else autoencoder
+        yield measure_familiarity(support._replace(autoencoder=own), dataset, task, settings)
 
 
 def measure_support_scales(dataset: Dataset) -> SupportScales:

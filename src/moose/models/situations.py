@@ -1,0 +1,131 @@
+"""How far a situation is from the nearest one in the log.
+
+A situation is what the plant was told in the course of its history: the signals that known physics
+gives, at a few ages (all signals, where physics gives none). Models that agree with each other are
+still wrong where the log has never been; this distance does not ask them. It is measured beyond
+what is usual: the distance of the log's own situations from other ones of the log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from pydantic import Field
+
+from moose.config import Settings
+from moose.data.dataset import Dataset
+from moose.data.draws import draw_steps, draw_within
+from moose.data.normalize import Statistics, measure, standardise
+from moose.models.recurrent import given_columns, physical_scale
+from moose.models.rollout import Imagined
+from moose.models.supervised import make_table, windows_of
+from moose.tasks.task import Task
+from moose.types import Key
+
+
+class SituationSettings(Settings):
+    """What a situation is, and with how many of the log's it is compared."""
+
+    ages: tuple[int, ...] = (0, 5, 10, 20)
+    """How many steps ago its signals are looked at; an age beyond the history is its oldest."""
+    references: int = Field(default=1000, ge=1)
+    """Situations of the log that others are compared with."""
+    usual_quantile: float = Field(default=0.9, ge=0, le=1)
+    """What share of the log's own situations is not beyond what is usual."""
+    early_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of the references from early in an episode: every doubling of age as likely."""
+
+
+class Situations(NamedTuple):
+    """Situations of a log."""
+
+    references: jax.Array
+    """[M, D]"""
+    scale: Statistics
+    """Of a frame."""
+    usual: jax.Array
+    """The distance up to which a situation is as near to the log as the log's own."""
+
+
+def measure_situations(
+    dataset: Dataset, task: Task, settings: SituationSettings, key: Key
+) -> Situations:
+    """Draw situations of a log, and measure what distance is usual among them.
+
+    Args:
+        dataset: The training episodes.
+        task: Which signals physics gives.
+        settings: What a situation is.
+        key: Which situations.
+
+    Returns:
+        What :func:`distances` needs.
+    """
+    reference_key, other_key = jax.random.split(key)
+    table, draw = make_table(dataset), draw_within(dataset)
+    count = min(settings.references, dataset.num_transitions)
+    columns = situation_columns(task)
+
+    def draw_windows(key: Key, count: int) -> jax.Array:
+        steps = draw_steps(draw, count, settings.early_share, key)
+        return windows_of(table, steps, task.history)
+
+    windows = jax.jit(draw_windows, static_argnums=1)(reference_key, count)
+    frames = np.asarray(windows[:, 0])
+    scale = physical_scale(measure(frames), task)
+    ages = jnp.asarray(ages_in(task, settings))
+
+    def situations_in(windows: jax.Array) -> jax.Array:
+        seen = standardise(windows[:, ages], scale)[..., jnp.asarray(columns)]
+        return seen.reshape(len(windows), -1)
+
+    references = jax.jit(situations_in)(windows)
+    others = jax.jit(situations_in)(jax.jit(draw_windows, static_argnums=1)(other_key, count))
+    usual = np.quantile(np.asarray(jax.jit(_nearest)(references, others)), settings.usual_quantile)
+    return Situations(references, scale, jnp.asarray(usual, references.dtype))
+
+
+def distances(
+    situations: Situations, imagined: Imagined, task: Task, settings: SituationSettings
+) -> jax.Array:
+    """How far imagined situations after each step are from the log, beyond the usual: [H, K, N]."""
+    horizon = len(imagined.actions)
+    columns = jnp.asarray(situation_columns(task))
+    frames = standardise(imagined.frames, situations.scale)[..., columns]
+    # By shifted slices rather than by index: their gradient is a sum and not a scatter.
+    newest = len(frames) - horizon
+    seen = [
+        jax.lax.slice_in_dim(frames, newest - age, newest - age + horizon)
+        for age in ages_in(task, settings)
+    ]
+    points = jnp.concatenate(seen, axis=-1)
+
+    def at_step(points: jax.Array) -> jax.Array:
+        flat = points.reshape(-1, points.shape[-1])
+        return _nearest(situations.references, flat).reshape(points.shape[:-1])
+
+    found: jax.Array = jax.lax.map(at_step, points)
+    return jnp.maximum(found - situations.usual, 0.0)
+
+
+def situation_columns(task: Task) -> tuple[int, ...]:
+    """The signals that make a situation: those physics gives, or all if it gives none."""
+    return given_columns(task) or tuple(range(len(task.observation_names)))
+
+
+def ages_in(task: Task, settings: SituationSettings) -> tuple[int, ...]:
+    """The ages that a history of this task has."""
+    return tuple(sorted({min(age, task.history - 1) for age in settings.ages}))
+
+
+def _nearest(references: jax.Array, points: jax.Array) -> jax.Array:
+    """Distances [B] of points [B, D] from the nearest of the references [M, D]."""
+    fixed = jax.lax.stop_gradient(points)
+    sizes = jnp.sum(references**2, axis=1)
+    scores = jnp.broadcast_to(sizes, (len(points), len(sizes))) - 2.0 * fixed @ references.T
+    nearest = references[jnp.argmin(scores, axis=1)]
+    # The slope of a root at 0 is not finite.
+    return jnp.sqrt(jnp.sum((points - nearest) ** 2, axis=1) + 1e-12)
