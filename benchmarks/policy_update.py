@@ -21,7 +21,7 @@ Gymnasium environment, changes and reward learned, with ``paper-mujoco``) is tim
 Before anything is timed the PyTorch version has to agree with ours: loss and gradient to 1e-5 in
 float64 over a short horizon, the loss to 1e-5 in float32 at full size. All contestants take turns,
 round by round, so that they meet the same machine; medians and minima over the rounds are reported.
-Models and support are fitted by ``fit_ensemble`` and ``fit_support`` in the same way; PyTorch's
+Models and support are fitted by ``fit_stacked`` and ``fit_support`` in the same way; PyTorch's
 predictions and loss agree to 1e-5 with ours before training, for a batch and the same noise.
 """
 
@@ -58,10 +58,10 @@ from moose.models.actor import Actor, choose_action, init_actor
 from moose.models.dynamics import (
     Ensemble,
     StackedModel,
-    fit_ensemble,
-    init_ensemble,
+    fit_stacked,
+    init_stacked,
     model_inputs,
-    ready,
+    ready_stacked,
     reward_inputs,
 )
 from moose.models.networks import apply_network
@@ -206,7 +206,7 @@ def make_problem(options: argparse.Namespace) -> Problem:
     # With the latent's mean: the samples of two libraries are not the same numbers.
     config = with_search(build_settings(moose.Config, moose.PRESETS[preset]), latent="mean")
     models_key, support_key, actor_key, search_key = jax.random.split(jax.random.key(0), 4)
-    ensemble = init_ensemble(dataset, task, config.dynamics, models_key)
+    ensemble = init_stacked(dataset, task, config.dynamics, models_key)
     support = init_support(dataset, task, config.support, support_key)
     return Problem(
         dataset,
@@ -215,7 +215,7 @@ def make_problem(options: argparse.Namespace) -> Problem:
         init_actor(task, ensemble.scales.frame, config.search.hidden, actor_key),
         ensemble,
         support,
-        moose.Knowledge(ready(ensemble.members), support.autoencoder, search_key),
+        moose.Knowledge(ready_stacked(ensemble.members), support.autoencoder, search_key),
         moose.Given(
             make_table(dataset),
             ensemble.scales,
@@ -646,7 +646,7 @@ def fit_models_ours(problem: Problem, epochs: int, journal: Any) -> None:
     """The package's fit of the ensemble."""
     settings = problem.config.dynamics.model_copy(update={"epochs": epochs})
     models_key = jax.random.split(jax.random.key(0), 4)[0]
-    fit_ensemble(problem.dataset, problem.task, settings, models_key, journal=journal)
+    fit_stacked(problem.dataset, problem.task, settings, models_key, journal=journal)
 
 
 def fit_support_ours(problem: Problem, epochs: int, journal: Any) -> None:
@@ -705,7 +705,7 @@ def make_autoencoder_rival(problem: Problem) -> Any:
 def compare_predictions(problem: Problem, theirs: Any) -> float:
     """The largest difference of predictions for the first batch, relative to the largest one."""
     differences = []
-    for members, fit in zip(ready(problem.ensemble.members), theirs.fits, strict=False):
+    for members, fit in zip(ready_stacked(problem.ensemble.members), theirs.fits, strict=False):
         inputs = fit.inputs[: fit.batch_size]
         ours = np.asarray(jax.vmap(apply_network, (0, None))(members, jnp.asarray(inputs.numpy())))
         found = fit.predict(inputs.expand(len(ours), *inputs.shape)).detach().numpy()

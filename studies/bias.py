@@ -23,14 +23,15 @@ import jax
 import numpy as np
 
 from moose.algorithms.moose import SearchSettings
+from moose.data.split import split_episodes
 from moose.evaluation.bias import ModelBias, measure_bias
 from moose.experiments import runner
 from moose.experiments.diagnosis import load_fitted
 from moose.experiments.evaluate import plant_of
 from moose.experiments.run_figures import draw_bias
 from moose.experiments.run_folder import METRICS, read_evaluations, read_run
-from moose.models.actor import choose_action
-from moose.models.dynamics import StackedModel, ready
+from moose.models.actor import choose_action, input_scale
+from moose.models.ensembles import make_model, ready
 from moose.progress import Progress, make_progress
 from moose.storage import atomic_file
 
@@ -124,12 +125,14 @@ def biases_in(grid: Path, progress: Progress) -> dict[str, dict[str, ModelBias]]
 
 def bias_of(folder: Path, progress: Progress) -> ModelBias:
     """The bias of a run's final policy."""
-    fitted, dataset, task, _ = load_fitted(folder, progress=progress)
+    fitted, dataset, task, config = load_fitted(folder, progress=progress)
+    train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
     return measure_bias(
         lambda window: choose_action(fitted.actor, task, window),
-        StackedModel(task, fitted.ensemble.scales),
+        make_model(task, fitted.ensemble.scales),
         ready(fitted.ensemble.members),
-        fitted.ensemble.scales.frame,
+        # Not the models' own: the unit has to be the same for all kinds of them.
+        input_scale(dataset.select_episodes(train), "standardised"),
         task,
         plant_of(dataset.provenance),
         episodes=EPISODES,

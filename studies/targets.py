@@ -20,19 +20,18 @@ import jax
 import numpy as np
 
 from moose.algorithms.moose import Config
-from moose.config import digest, load_settings
+from moose.config import load_settings
 from moose.data.split import split_episodes
 from moose.envs.catalog import find_dataset
 from moose.envs.recipes import cache_folder
 from moose.experiments.journal import RunJournal
 from moose.experiments.runner import key_of
 from moose.models.accuracy import ModelErrors, measure_model_errors
-from moose.models.dynamics import StackedModel, fit_ensemble, init_ensemble, ready
+from moose.models.ensembles import fit_digest, fit_ensemble, init_ensemble, make_model, ready
 from moose.progress import Progress, make_progress
 from moose.storage import atomic_file
 from moose.tasks.registry import task_of
 from moose.tasks.task import Task
-from moose.training import key_numbers
 
 DATASETS = ("mujoco/swimmer", "mujoco/hopper", "mujoco/walker2d")
 TARGETS = ("direct", "delta")
@@ -81,14 +80,14 @@ def errors_of(
         journal = RunJournal(folder / target, cache_folder())
         ensemble = journal.once(
             "models",
-            digest(training.fingerprint, task.facts, config.dynamics, key_numbers(key)),
+            fit_digest(training, task, config.dynamics, key),
             init_ensemble(training, task, config.dynamics, key),
             lambda task=task, journal=journal: fit_ensemble(
                 training, task, config.dynamics, key, progress=progress, journal=journal
             ),
         )
         found[target] = measure_model_errors(
-            StackedModel(task, ensemble.scales),
+            make_model(task, ensemble.scales),
             ready(ensemble.members),
             others,
             task,

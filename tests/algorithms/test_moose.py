@@ -17,7 +17,8 @@ from moose.data.episodes import Episode
 from moose.data.split import split_episodes
 from moose.errors import RunError
 from moose.models.actor import Actor, choose_action, init_actor
-from moose.models.dynamics import fit_ensemble, init_members, measure_scales, ready
+from moose.models.dynamics import init_members, measure_scales
+from moose.models.ensembles import fit_ensemble, ready
 from moose.models.supervised import make_table
 from moose.models.support import (
     fit_support,

@@ -15,7 +15,7 @@ SCALE = Statistics(*(jnp.asarray([m] * 3, jnp.float32) for m in (0.0, 2.0, -1.0,
 
 
 class NearlyThePlant:
-    def start(self, window):
+    def start(self, member, window):
         return window[0]
 
     def step(self, member, carry, action):

@@ -17,7 +17,7 @@ from moose.evaluation.offline import (
     rank,
     share_at_bounds,
 )
-from moose.models.dynamics import DynamicsSettings, fit_ensemble
+from moose.models.ensembles import DynamicsSettings, fit_ensemble
 from moose.models.support import SupportSettings, fit_support
 from toys import make_toy_log, make_toy_task, toy_physics_numpy, toy_reward_numpy
 

@@ -17,7 +17,7 @@ from toys import make_toy_task
 class DriftingModel:
     """Knows the plant below exactly, but for a constant that each member adds to y every step."""
 
-    def start(self, window):
+    def start(self, member, window):
         return window[0]
 
     def step(self, member, carry, action):

@@ -10,12 +10,12 @@ import pytest
 
 from moose.data.normalize import measure
 from moose.models.dynamics import (
-    DynamicsSettings,
     StackedModel,
-    fit_ensemble,
-    init_ensemble,
+    StackedSettings,
+    fit_stacked,
+    init_stacked,
     measure_scales,
-    ready,
+    ready_stacked,
 )
 from moose.models.networks import apply_network, plain
 from toys import (
@@ -30,7 +30,7 @@ from toys import (
     toy_reward_numpy,
 )
 
-SETTINGS = DynamicsSettings(members=3, hidden=(8,), epochs=2, batch_size=40, learning_rate=1e-2)
+SETTINGS = StackedSettings(members=3, hidden=(8,), epochs=2, batch_size=40, learning_rate=1e-2)
 
 
 def member_of(tree, index):
@@ -74,8 +74,8 @@ def test_scales_are_those_of_what_was_observed(target):
 def test_a_step_is_its_equation(target, history):
     task = make_toy_task(target=target, history=history, is_reward_known=False)
     log = make_toy_log(task)
-    ensemble = init_ensemble(log, task, SETTINGS, jax.random.key(0))
-    members, scales = ready(ensemble.members), ensemble.scales
+    ensemble = init_stacked(log, task, SETTINGS, jax.random.key(0))
+    members, scales = ready_stacked(ensemble.members), ensemble.scales
     step = jax.jit(StackedModel(task, scales).step)
     reward_of = jax.jit(StackedModel(task, scales).reward)
     rng = np.random.default_rng(0)
@@ -111,12 +111,12 @@ def test_a_step_is_its_equation(target, history):
 
 def test_a_known_reward_is_used_as_it_is():
     task = make_toy_task()
-    ensemble = init_ensemble(make_toy_log(task), task, SETTINGS, jax.random.key(0))
+    ensemble = init_stacked(make_toy_log(task), task, SETTINGS, jax.random.key(0))
     assert ensemble.members.reward is None
     model = StackedModel(task, ensemble.scales)
     window, action = np.array([[0.1, 0.2, 0.3], [9.0, 9.0, 9.0]]), np.array([0.5, 1.0])
     frame = np.array([20.0, -3.0, 0.5])  # far outside of the data: not clipped
-    reward = model.reward(member_of(ready(ensemble.members), 0), window, action, frame)
+    reward = model.reward(member_of(ready_stacked(ensemble.members), 0), window, action, frame)
     np.testing.assert_allclose(reward, toy_reward_numpy(window[0], action, frame))
 
 
@@ -132,7 +132,7 @@ def test_the_first_carry_is_the_window():
 
 def alone(task, log, settings, key, index):
     """One member trained by itself, with an ordinary loop and a loss written once more."""
-    untrained = init_ensemble(log, task, settings, key)
+    untrained = init_stacked(log, task, settings, key)
     _, train_key = jax.random.split(key)
     member, scales = member_of(untrained.members, index), untrained.scales
     rows, first_rows = log.observation_rows, log.first_rows
@@ -185,14 +185,14 @@ def test_members_trained_together_are_members_trained_alone():
     task = make_toy_task(target="delta", is_reward_known=False)
     log = make_toy_log(task, unfinished=(2,))
     key = jax.random.key(4)
-    together = fit_ensemble(log, task, SETTINGS, key).members
+    together = fit_stacked(log, task, SETTINGS, key).members
     for index in range(SETTINGS.members):
         expected = alone(task, log, SETTINGS, key, index)
         assert_close(member_of(together, index), expected, rtol=1e-4, atol=1e-5)
     assert differ(member_of(together, 0), member_of(together, 1))
     # And a member does not depend on how many others there are.
     single = SETTINGS.model_copy(update={"members": 1})
-    only = fit_ensemble(log, task, single, key).members
+    only = fit_stacked(log, task, single, key).members
     assert_close(member_of(only, 0), member_of(together, 0), rtol=1e-4, atol=1e-5)
 
 
@@ -200,9 +200,9 @@ def test_seeds_together_are_seeds_in_turn():
     task = make_toy_task(target="delta", is_reward_known=False)
     log = make_toy_log(task, unfinished=(2,))
     keys = jax.random.split(jax.random.key(9), 2)
-    together = fit_ensemble(log, task, SETTINGS, keys)
+    together = fit_stacked(log, task, SETTINGS, keys)
     for seed, key in enumerate(keys):
-        one = fit_ensemble(log, task, SETTINGS, key)
+        one = fit_stacked(log, task, SETTINGS, key)
         assert_close(member_of(together.members, seed), one.members, rtol=1e-4, atol=1e-5)
         assert_same_bits(together.scales, one.scales)
     assert differ(member_of(together.members, 0), member_of(together.members, 1))
@@ -213,7 +213,7 @@ def test_the_loss_is_the_mean_over_members_and_falls():
     log = make_toy_log(task, episodes=10)
     settings = SETTINGS.model_copy(update={"epochs": 30})
     journal = MemoryJournal()
-    fit_ensemble(log, task, settings, jax.random.key(0), journal=journal)
+    fit_stacked(log, task, settings, jax.random.key(0), journal=journal)
     losses = [float(line[2]["loss"]) for line in journal.lines]
     assert 0.5 < losses[0] < 2.0  # standardised targets: about 1 before training
     assert losses[-1] < 0.6 * losses[0]
@@ -225,6 +225,6 @@ def test_placeholders_are_never_learned_from():
     poison = log.observations.copy()
     assert (~log.is_observed).sum() == 2
     poison[~log.is_observed] = 1e30
-    clean = fit_ensemble(log, task, SETTINGS, jax.random.key(0))
-    poisoned = fit_ensemble(altered(log, observations=poison), task, SETTINGS, jax.random.key(0))
+    clean = fit_stacked(log, task, SETTINGS, jax.random.key(0))
+    poisoned = fit_stacked(altered(log, observations=poison), task, SETTINGS, jax.random.key(0))
     assert_same_bits(poisoned, clean)

@@ -28,7 +28,7 @@ class Hidden(NamedTuple):
 class RecurrentModel:
     """Stands for a model that is no window: what it remembers is its own business."""
 
-    def start(self, window):
+    def start(self, member, window):
         return Hidden(jnp.mean(window, axis=0), jnp.zeros((), jnp.int32), window[0])
 
     def step(self, member, carry, action):

@@ -54,14 +54,15 @@ from moose.data.dataset import Dataset
 from moose.data.normalize import standardise
 from moose.data.split import split_episodes
 from moose.models.actor import Actor, choose_action, init_actor
-from moose.models.dynamics import (
+from moose.models.ensembles import (
+    AnyEnsemble,
+    AnyReadyMembers,
+    AnyScales,
     DynamicsSettings,
-    Ensemble,
-    ReadyMember,
-    Scales,
-    StackedModel,
+    fit_digest,
     fit_ensemble,
     init_ensemble,
+    make_model,
     ready,
 )
 from moose.models.networks import Network
@@ -176,14 +177,14 @@ class Fitted(NamedTuple):
     """What a fit leaves behind; with several seeds, a leading axis on networks."""
 
     actor: Actor
-    ensemble: Ensemble
+    ensemble: AnyEnsemble
     support: Support
 
 
 class Knowledge(NamedTuple):
     """What one seed has learned about the plant, ready for rollouts, and its key."""
 
-    members: ReadyMember
+    members: AnyReadyMembers
     autoencoder: Autoencoder
     key: Key
 
@@ -192,7 +193,7 @@ class Given(NamedTuple):
     """What all seeds have in common: the data, its scales, and where trajectories may start."""
 
     table: TransitionTable
-    scales: Scales
+    scales: AnyScales
     support_scales: SupportScales
     starts: jax.Array
     """Transitions whose states a trajectory may start from."""
@@ -235,7 +236,7 @@ def fit(
     models_key, support_key, search_key = split_keys(key, 3)
     ensemble = journal.once(
         "models",
-        digest(training.fingerprint, task.facts, config.dynamics, key_numbers(models_key)),
+        fit_digest(training, task, config.dynamics, models_key),
         init_ensemble(training, task, config.dynamics, models_key),
         lambda: fit_ensemble(
             training, task, config.dynamics, models_key, progress=progress, journal=journal
@@ -275,7 +276,7 @@ def search_policy(
     training: Dataset,
     task: Task,
     config: Config,
-    ensemble: Ensemble,
+    ensemble: AnyEnsemble,
     support: Support,
     key: Key,
     *,
@@ -286,6 +287,9 @@ def search_policy(
     """Search a policy by gradient descent through imagined trajectories; see :func:`fit`."""
     search, is_seeded = config.search, bool(key.ndim)
     init_key, update_key = split_keys(key, 2)
+    # The policy sees frames as the models do. Of recurrent models that is a signal's physical range
+    # where it is known: imagined set-points leave a log in which they hardly moved, and in its
+    # deviations they would be huge. Minimum and maximum are those of the log for either kind.
     actor = per_seed(
         lambda one: init_actor(task, ensemble.scales.frame, search.hidden, one), init_key
     )
@@ -357,7 +361,7 @@ def policy_loss(
     shares = {"sum": 1.0, "mean": 1.0 / horizon}
     imagined = imagine(
         lambda window: choose_action(actor, task, window),
-        StackedModel(task, given.scales),
+        make_model(task, given.scales),
         knowledge.members,
         starts,
         horizon,

@@ -34,7 +34,7 @@ from moose.data.dataset import Dataset
 from moose.evaluation.protocol import discounted_sum
 from moose.evaluation.statistics import CONFIDENCE, Interval, paired_interval
 from moose.models.accuracy import ModelErrors, Segments, model_errors, segment_starts, segments_at
-from moose.models.dynamics import Ensemble, ReadyMember, Scales, StackedModel, ready
+from moose.models.ensembles import AnyEnsemble, AnyReadyMembers, AnyScales, make_model, ready
 from moose.models.rollout import Imagined, Policy, follow, imagine, states_of
 from moose.models.support import (
     Support,
@@ -75,7 +75,7 @@ class ComparisonSettings(Settings):
 class Witness(NamedTuple):
     """Models that have not seen some episodes, and these episodes."""
 
-    ensemble: Ensemble
+    ensemble: AnyEnsemble
     support: Support
     held_out: Dataset
 
@@ -290,7 +290,7 @@ def share_at_bounds(actions: npt.NDArray[np.floating], task: Task) -> Numbers:
     return np.asarray((sizes >= _AT_BOUND).mean(axis=0))
 
 
-Roll = Callable[[Scales, ReadyMember, Segments], Imagined]
+Roll = Callable[[AnyScales, AnyReadyMembers, Segments], Imagined]
 """Trajectories of one controller in one witness's models, from the segments' start states."""
 
 
@@ -298,8 +298,8 @@ def make_roll(choose: Policy, task: Task, horizon: int) -> Roll:
     """Compile a controller's imagination once for all witnesses."""
 
     @jax.jit
-    def roll(scales: Scales, members: ReadyMember, segments: Segments) -> Imagined:
-        return imagine(choose, StackedModel(task, scales), members, segments.windows, horizon)
+    def roll(scales: AnyScales, members: AnyReadyMembers, segments: Segments) -> Imagined:
+        return imagine(choose, make_model(task, scales), members, segments.windows, horizon)
 
     return roll
 
@@ -308,8 +308,8 @@ def make_follow(task: Task) -> Roll:
     """The same for the logged actions."""
 
     @jax.jit
-    def roll(scales: Scales, members: ReadyMember, segments: Segments) -> Imagined:
-        return follow(StackedModel(task, scales), members, segments.windows, segments.actions)
+    def roll(scales: AnyScales, members: AnyReadyMembers, segments: Segments) -> Imagined:
+        return follow(make_model(task, scales), members, segments.windows, segments.actions)
 
     return roll
 

@@ -22,7 +22,7 @@ from moose.experiments.journal import RunJournal
 from moose.experiments.run_folder import POLICY, read_run
 from moose.experiments.runner import key_of
 from moose.models.accuracy import measure_model_errors
-from moose.models.dynamics import StackedModel, ready
+from moose.models.ensembles import make_model, ready
 from moose.models.support import measure_novelty
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST
@@ -106,7 +106,7 @@ def diagnose(fitted: Fitted, dataset: Dataset, task: Task, config: Config) -> di
     training, held_out_episodes = dataset.select_episodes(train), dataset.select_episodes(held_out)
     horizon = min(task.horizon, int(held_out_episodes.lengths.max()) - 1)
     errors = measure_model_errors(
-        StackedModel(task, fitted.ensemble.scales),
+        make_model(task, fitted.ensemble.scales),
         ready(fitted.ensemble.members),
         held_out_episodes,
         task,

@@ -45,7 +45,7 @@ from moose.experiments.journal import SharedFits, Warn
 from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
 from moose.experiments.runner import key_of
 from moose.models.actor import AnyActor, act, init_actor, input_scale, kind_of
-from moose.models.dynamics import DynamicsSettings, fit_ensemble, init_ensemble
+from moose.models.ensembles import DynamicsSettings, fit_digest, fit_ensemble, init_ensemble
 from moose.models.rollout import Policy
 from moose.models.support import SupportSettings, fit_support, init_support
 from moose.policies.policy import load_policy
@@ -220,7 +220,7 @@ def fit_witnesses(
         )
         ensemble = fits.once(
             "models",
-            digest(part.fingerprint, task.facts, settings.dynamics, key_numbers(models_key)),
+            fit_digest(part, task, settings.dynamics, models_key),
             init_ensemble(part, task, settings.dynamics, models_key),
             lambda: fit_ensemble(part, task, settings.dynamics, models_key, progress=told),
         )

@@ -17,6 +17,7 @@ from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.errors import ConfigError
 from moose.experiments.run_folder import Mode
+from moose.models.recurrent import num_inputs
 from moose.progress import Progress, Stage
 from moose.tasks.task import Task
 
@@ -72,22 +73,32 @@ def seed_memory(config: Settings, task: Task, dataset: Dataset) -> int | None:
     """About how many bytes one more seed takes while it trains; rather too many than too few.
 
     For MOOSE nearly all of it is what an update keeps of every imagined step for the backward
-    pass: the hidden layers of policy and models, and a handful of copies of the history window.
-    None for algorithms of which it is not known.
+    pass: the hidden layers of policy and models (of recurrent ones the gates and states of their
+    cells), and a handful of copies of the history window. None for algorithms of which it is not
+    known.
     """
     if not isinstance(config, moose.Config):
         return None
     dynamics, support, search = config.dynamics, config.support, config.search
     pair = task.history * len(task.observation_names) + len(task.action_names)
-    layers = sum(search.hidden) + sum(dynamics.hidden)
+    if dynamics.kind == "recurrent":
+        cells, own = len(task.predicted), dynamics.recurrent
+        seen = num_inputs(task, own) + own.units
+        model_layers = cells * (seen + 8 * own.units) + sum(own.reward_hidden)
+        model_weights = cells * _num_weights((seen, 4 * own.units))
+        fitted = own.batch_size * (task.history + own.horizon) * (cells * own.units + pair)
+    else:
+        model_layers = sum(dynamics.hidden)
+        model_weights = _num_weights((pair, *dynamics.hidden, len(task.observation_names)))
+        fitted = 4 * dataset.num_transitions  # their order, shuffled anew for every member
+    layers = sum(search.hidden) + model_layers
     imagined = (search.horizon or task.horizon) * dynamics.members * search.start_states
-    shuffled = 4 * dynamics.members * dataset.num_transitions
     weights = 5 * (
-        dynamics.members * _num_weights((pair, *dynamics.hidden, len(task.observation_names)))
+        dynamics.members * model_weights
         + _num_weights((pair, support.width, support.width, support.width, pair))
         + _num_weights((pair, *search.hidden, len(task.action_names)))
     )
-    return _BYTES * (imagined * (layers + 7 * pair) + shuffled + weights)
+    return _BYTES * (imagined * (layers + 7 * pair) + dynamics.members * fitted + weights)
 
 
 def free_memory() -> int | None:

@@ -5,7 +5,8 @@ Each of the K members maps a standardised history window and action to the stand
 differ in initialisation and shuffling only; they are trained together, as one compiled program.
 
 A fitted ensemble is rolled through a :class:`StackedModel`, one member at a time under ``vmap``. A
-model of another kind has another carry and the same functions.
+model of another kind has another carry and the same functions; :mod:`moose.models.ensembles` is the
+door to all kinds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from moose.training import FORGETFUL, Journal, per_seed, split_keys
 from moose.types import Key
 
 
-class DynamicsSettings(FitSettings):
+class StackedSettings(FitSettings):
     """How the ensemble is built and trained."""
 
     members: int = Field(default=4, ge=1)
@@ -84,10 +85,10 @@ class ReadyMember(NamedTuple):
     reward: Network | None
 
 
-def fit_ensemble(
+def fit_stacked(
     dataset: Dataset,
     task: Task,
-    settings: DynamicsSettings,
+    settings: StackedSettings,
     key: Key,
     *,
     progress: Progress = SILENT,
@@ -106,7 +107,7 @@ def fit_ensemble(
     Returns:
         The fitted ensemble.
     """
-    untrained = init_ensemble(dataset, task, settings, key)
+    untrained = init_stacked(dataset, task, settings, key)
     _, train_key = split_keys(key, 2)
 
     def loss(members: Members, inputs: FitInputs[Scales], chosen: jax.Array, key: Key) -> jax.Array:
@@ -126,8 +127,8 @@ def fit_ensemble(
     return untrained._replace(members=members)
 
 
-def init_ensemble(dataset: Dataset, task: Task, settings: DynamicsSettings, key: Key) -> Ensemble:
-    """The ensemble before training; see :func:`fit_ensemble`."""
+def init_stacked(dataset: Dataset, task: Task, settings: StackedSettings, key: Key) -> Ensemble:
+    """The ensemble before training; see :func:`fit_stacked`."""
     init_key, _ = split_keys(key, 2)
     members = per_seed(lambda one: init_members(task, settings, one), init_key)
     return Ensemble(members, measure_scales(dataset, task))
@@ -149,7 +150,7 @@ def measure_scales(dataset: Dataset, task: Task) -> Scales:
     )
 
 
-def init_members(task: Task, settings: DynamicsSettings, key: Key) -> Members:
+def init_members(task: Task, settings: StackedSettings, key: Key) -> Members:
     """Untrained members of the right shapes."""
     num_frame, num_action = len(task.observation_names), len(task.action_names)
     num_inputs = task.history * num_frame + num_action
@@ -170,7 +171,7 @@ def init_members(task: Task, settings: DynamicsSettings, key: Key) -> Members:
     )
 
 
-def ready(members: Members) -> ReadyMember:
+def ready_stacked(members: Members) -> ReadyMember:
     """All members with their weights normalised once; map over the first axis."""
     return ReadyMember(
         jax.vmap(plain)(members.dynamics),
