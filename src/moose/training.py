@@ -183,6 +183,16 @@ def descend(
     return Learner(optax.apply_updates(learner.params, changes), optimiser_state), metrics
 
 
+def falling_rate(first: float, total: int) -> Callable[[jax.Array], jax.Array]:
+    """A step size that falls from ``first`` to 0 along a cosine in ``total`` steps."""
+
+    def rate(step: jax.Array) -> jax.Array:
+        share = jnp.minimum(step.astype(jnp.float32) / total, 1.0)
+        return 0.5 * first * (1.0 + jnp.cos(jnp.pi * share))
+
+    return rate
+
+
 def for_each_seed(function: Callable[[State], Result], *, is_seeded: bool) -> Callable[..., Result]:
     """``function`` of one seed's state, made to take the states of several where there are."""
     return jax.vmap(function) if is_seeded else function

@@ -54,9 +54,10 @@ from moose.data.split import split_episodes
 from moose.models.actor import DialActor, num_features
 from moose.models.ensembles import (
     AnyEnsemble,
-    AnyMembers,
+    AnyReadyMembers,
     AnyScales,
     DynamicsSettings,
+    fit_digest,
     fit_ensemble,
     init_ensemble,
     make_model,
@@ -94,6 +95,7 @@ from moose.training import (
     Update,
     chunk_size,
     descend,
+    falling_rate,
     init_learner,
     key_numbers,
     per_seed,
@@ -206,7 +208,7 @@ class Fitted(NamedTuple):
 class Knowledge(NamedTuple):
     """What one seed has learned about the plant and its behaviour, and its key."""
 
-    members: AnyMembers
+    members: AnyReadyMembers
     autoencoder: Autoencoder
     behaviour: Network
     key: Key
@@ -260,7 +262,7 @@ def fit(
     models_key, support_key, behaviour_key, search_key = split_keys(key, 4)
     ensemble = journal.once(
         "models",
-        digest(training.fingerprint, task.facts, config.dynamics, key_numbers(models_key)),
+        fit_digest(training, task, config.dynamics, models_key),
         init_ensemble(training, task, config.dynamics, models_key),
         lambda: fit_ensemble(
             training, task, config.dynamics, models_key, progress=progress, journal=journal
@@ -317,7 +319,7 @@ def fit_behaviour(
     init_key, update_key = split_keys(key, 2)
     sizes = (num_features(task), *settings.hidden, len(task.action_names))
     network = per_seed(lambda one: init_network(one, sizes), init_key)
-    optimiser = optax.adam(optax.cosine_decay_schedule(settings.learning_rate, settings.updates))
+    optimiser = optax.adam(falling_rate(settings.learning_rate, settings.updates))
     is_seeded = bool(key.ndim)
 
     def update(
@@ -375,7 +377,7 @@ def search_policy(
     network = per_seed(lambda one: init_search(one, sizes, task), init_key)
     optimiser = optax.chain(
         optax.clip_by_global_norm(search.gradient_clip),
-        optax.adam(optax.cosine_decay_schedule(search.learning_rate, search.updates)),
+        optax.adam(falling_rate(search.learning_rate, search.updates)),
     )
     known = physical_scale(frame, task)
 
@@ -418,7 +420,8 @@ def search_policy(
         if observe is None
         else lambda step, learner: observe(step, actor_of(learner.params, behaviour)),
     )
-    return actor_of(learner.params, behaviour)
+    actor: DialActor = actor_of(learner.params, behaviour)
+    return actor
 
 
 def init_search(key: Key, sizes: Sequence[int], task: Task) -> Network:
@@ -449,7 +452,8 @@ def make_update(
         chosen = draw_steps(given.log, search.start_states, search.early_share, start_key)
         starts = windows_of(given.table, chosen, task.history)
         positions = jax.random.beta(position_key, search.beta, search.beta, (len(starts),))
-        grown = jnp.minimum(step / max(search.growth * search.updates, 1.0), 1.0)
+        growing = max(search.growth * search.updates, 1.0)
+        grown = jnp.minimum(step.astype(jnp.float32) / growing, 1.0)
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
             return policy_loss(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from moose.algorithms import bcq, bear, brac, clone, ddpg, moose
+from moose.algorithms import bcq, bear, brac, clone, ddpg, lion, moose
 from moose.config import Settings
 from moose.errors import ConfigError, nearest
 from moose.models.support import Familiarity
@@ -47,6 +47,7 @@ class Algorithm:
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
         "moose": Algorithm("moose", moose.Config, moose.PRESETS, moose.fit, moose.familiarity),
+        "lion": Algorithm("lion", lion.Config, lion.PRESETS, lion.fit, lion.familiarity),
         "clone": Algorithm("clone", clone.Config, clone.PRESETS, clone.fit),
         "ddpg": Algorithm("ddpg", ddpg.Config, ddpg.PRESETS, ddpg.fit),
         "bcq": Algorithm("bcq", bcq.Config, bcq.PRESETS, bcq.fit),

@@ -50,6 +50,7 @@ from moose.training import (
     Journal,
     Metrics,
     Update,
+    falling_rate,
     per_seed,
     repeat_update,
     split_keys,
@@ -210,7 +211,7 @@ def fit_recurrent(
     per_round = -(-settings.updates // settings.rounds)
     optimiser = optax.chain(
         optax.clip_by_global_norm(settings.gradient_clip),
-        optax.adam(optax.cosine_decay_schedule(settings.learning_rate, settings.updates)),
+        optax.adam(falling_rate(settings.learning_rate, settings.updates)),
     )
     init = jax.vmap(optimiser.init)
     seeds = (len(key),) if is_seeded else ()
