@@ -48,7 +48,7 @@ from moose.algorithms.imagination import (
 )
 from moose.config import Settings, digest
 from moose.data.dataset import Dataset
-from moose.data.draws import Draw, draw_steps, draw_within
+from moose.data.draws import Draw, draw_first_steps, draw_steps, draw_within
 from moose.data.normalize import Statistics, measure, standardise
 from moose.data.split import split_episodes
 from moose.models.actor import DialActor, num_features
@@ -152,8 +152,10 @@ class SearchSettings(Settings):
     """w_p: weight of MOOSE's support penalty."""
     start_states: int = Field(default=100, ge=1)
     """N: start states of an update."""
+    first_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of them that are an episode's first."""
     early_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of them from early in an episode: every doubling of age as likely."""
+    """Share of the others from early in an episode: every doubling of age as likely."""
     horizon: int | None = Field(default=None, ge=1)
     """H: steps of an imagined trajectory; the task's by default."""
     discount: float | None = Field(default=None, gt=0, le=1)
@@ -449,7 +451,12 @@ def make_update(
         start_key, position_key, latent_key = jax.random.split(
             jax.random.fold_in(knowledge.key, step), 3
         )
-        chosen = draw_steps(given.log, search.start_states, search.early_share, start_key)
+        first_key, other_key = jax.random.split(start_key)
+        num_first = round(search.first_share * search.start_states)
+        firsts = draw_first_steps(given.log, num_first, first_key)
+        num_others = search.start_states - num_first
+        others = draw_steps(given.log, num_others, search.early_share, other_key)
+        chosen = jnp.concatenate([firsts, others])
         starts = windows_of(given.table, chosen, task.history)
         positions = jax.random.beta(position_key, search.beta, search.beta, (len(starts),))
         growing = max(search.growth * search.updates, 1.0)

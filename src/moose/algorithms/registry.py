@@ -33,6 +33,11 @@ class Algorithm:
     fit: Callable[..., Any]
     familiarity: Callable[..., Iterator[Familiarity]] | None = None
 
+    @property
+    def default_preset(self) -> str:
+        """The preset that is used unless another one is named: its first."""
+        return next(iter(self.presets))
+
     def preset(self, name: str) -> Mapping[str, Any]:
         """The settings tree of a preset."""
         if name not in self.presets:

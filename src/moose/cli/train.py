@@ -30,7 +30,10 @@ def train_command(
     algorithm: Annotated[
         str, typer.Option(help="moose, clone, ddpg, bcq, bear or brac.")
     ] = "moose",
-    preset: Annotated[str, typer.Option(help="Which of its presets.")] = "paper",
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Which of its presets (default: paper; of lion, fast)."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings put over the preset.")
     ] = None,

@@ -68,6 +68,12 @@ def draw_steps(draw: Draw, count: int, early_share: float, key: Key) -> jax.Arra
     return draw.steps[jnp.where(is_early, draw.first[places] + age, places)]
 
 
+def draw_first_steps(draw: Draw, count: int, key: Key) -> jax.Array:
+    """Draw first steps ``[count]`` of episodes, those of long episodes more often."""
+    places = jax.random.randint(key, (count,), 0, len(draw.steps), jnp.int32)
+    return draw.steps[draw.first[places]]
+
+
 def draw_within(dataset: Dataset, steps: npt.NDArray[np.integer] | None = None) -> Draw:
     """The same for steps of a data set, all of them by default."""
     chosen = np.arange(dataset.num_transitions) if steps is None else steps

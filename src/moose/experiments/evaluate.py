@@ -57,6 +57,8 @@ from moose.types import Act, Key, Params, Plant
 # Two streams of resets, shared by all algorithms and seeds.
 _TRAINING_RESETS = 20_000
 _FINAL_RESETS = 30_000
+POSITIONS = tuple(i / 20 for i in range(21))
+"""Where the dial of a policy that has one is put for an evaluation."""
 
 
 def make_observer(
@@ -74,13 +76,17 @@ def make_observer(
     Returns:
         ``observe(step, actor)``.
     """
-    measure = None
+    measure, measure_at = None, None
     if episodes:
         measure = make_measure(dataset.provenance, make_act(task), task, episodes, task.horizon)
+        # Compiled only if there is a dial to be turned.
+        measure_at = make_measure(
+            dataset.provenance, make_act_at(task), task, episodes, task.horizon
+        )
 
     def observe(step: int, actor: AnyActor) -> None:
         require_finite(actor, "the policy", f"stage '{POLICY}', step {step}")
-        if measure is None:
+        if measure is None or measure_at is None:
             return
         count = len(jax.tree.leaves(actor)[0]) if is_seeded else 1
         contents = []
@@ -88,7 +94,15 @@ def make_observer(
             one = jax.tree.map(lambda leaf, i=i: leaf[i], actor) if is_seeded else actor
             returns = np.asarray(measure(one, evaluation_key(step)))
             require_finite(returns, "the policy's return", f"stage '{POLICY}', step {step}")
-            contents.append({"returns": returns.tolist()})
+            content: dict[str, Any] = {"returns": returns.tolist()}
+            if isinstance(one, actors.DialActor):
+                content["by_position"] = {
+                    f"{position:g}": float(
+                        np.mean(measure_at((one, jnp.float32(position)), evaluation_key(step)))
+                    )
+                    for position in POSITIONS
+                }
+            contents.append(content)
         journal.record_evaluation(POLICY, step, contents)
 
     return observe
@@ -237,6 +251,16 @@ def make_act(task: Task) -> Act:
 
     def act(actor: Params, window: jax.Array, key: Key) -> jax.Array:
         return actors.act(actor, task, window, key)
+
+    return act
+
+
+def make_act_at(task: Task) -> Act:
+    """The same for a policy with a dial; its parameters are the actor and a position."""
+
+    def act(params: Params, window: jax.Array, key: Key) -> jax.Array:
+        actor, position = params
+        return actors.act_at(actor, task, window, position)
 
     return act
 

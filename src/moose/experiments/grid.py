@@ -48,8 +48,8 @@ class AlgorithmChoice(Settings):
 
     name: str
     """The algorithm's name."""
-    preset: str = "paper"
-    """One of its presets."""
+    preset: str | None = None
+    """One of its presets; by default its first."""
     label: str = Field(default="", pattern=_LABEL, examples=["my label"])
     """What tables call it; its name by default."""
     settings: dict[str, Any] = Field(default_factory=dict)

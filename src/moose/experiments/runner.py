@@ -59,7 +59,7 @@ def make_request(
     data: str,
     *,
     algorithm: str = "moose",
-    preset: str = "paper",
+    preset: str | None = None,
     settings: Sequence[Mapping[str, Any]] = (),
     file: Path | None = None,
     overrides: Sequence[str] = (),
@@ -71,7 +71,7 @@ def make_request(
     Args:
         data: A data set's name or folder.
         algorithm: The algorithm's name.
-        preset: One of its presets.
+        preset: One of its presets; by default its first.
         settings: Trees of settings put over the preset, one after the other.
         file: A YAML file of settings put over both.
         overrides: Texts ``a.b=c`` put over all of them.
@@ -82,6 +82,7 @@ def make_request(
         The request.
     """
     known = find_algorithm(algorithm)
+    preset = known.default_preset if preset is None else preset
     base = functools.reduce(merge, settings, known.preset(preset))
     config = load_settings(known.config, base=base, file=file, overrides=overrides)
     tree = {
