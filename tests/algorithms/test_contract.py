@@ -48,6 +48,28 @@ CASES = {
         },
         goal="improve",
     ),
+    "lion": Case(
+        settings={
+            "position": 1.0,
+            "dynamics": {
+                "recurrent": {"units": 8, "updates": 240, "rounds": 4, "batch_size": 32}
+                | {"horizon": 10, "inputs": "all", "learning_rate": 1e-2, "held_out_runs": 32}
+            },
+            "support": {"width": 16, "batch_size": 50},
+            "situations": {"references": 100},
+            "behaviour": {"hidden": [16], "updates": 200, "checks": 2, "learning_rate": 1e-2},
+            "search": {"hidden": [16], "updates": 120, "checks": 4, "start_states": 16}
+            | {"learning_rate": 1e-2},
+        },
+        metrics={
+            "models": {"loss", "validation", "best_validation"},
+            "support": {"loss"},
+            "behaviour": {"loss"},
+            "policy": {"loss", "imagined_return", "model_spread", "distance", "penalty"}
+            | {"gradient_norm"},
+        },
+        goal="improve",
+    ),
     "clone": Case(
         settings={"hidden": [16], "updates": 400, "checks": 4, "batch_size": 50}
         | {"learning_rate": 3e-3},
@@ -213,12 +235,13 @@ def test_every_algorithm_has_a_case():
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_presets_build(name):
     algorithm = ALGORITHMS[name]
-    assert {"paper", "quick"} <= algorithm.presets.keys()
+    assert "quick" in algorithm.presets
+    assert algorithm.default_preset == ("fast" if name == "lion" else "paper")
     for preset in algorithm.presets:
         build_settings(algorithm.config, algorithm.preset(preset))
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"moose"}))
+@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"moose", "lion"}))
 def test_the_rivals_see_standardised_states_where_raw_ones_would_saturate_them(name):
     algorithm = ALGORITHMS[name]
     seen = {

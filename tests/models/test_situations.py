@@ -1,0 +1,78 @@
+"""Distances of imagined situations from those of a log."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moose.models.rollout import Imagined
+from moose.models.situations import (
+    SituationSettings,
+    ages_in,
+    distances,
+    measure_situations,
+    situation_columns,
+)
+from toys import make_toy_log, make_toy_task
+
+SETTINGS = SituationSettings(ages=(0, 1, 7), references=40)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return make_toy_task(history=3)
+
+
+@pytest.fixture(scope="module")
+def situations(task):
+    return measure_situations(make_toy_log(task), task, SETTINGS, jax.random.key(0))
+
+
+def test_ages_beyond_the_history_are_its_oldest_and_columns_are_what_physics_gives(task):
+    assert ages_in(task, SETTINGS) == (0, 1, 2)
+    assert ages_in(make_toy_task(history=1), SETTINGS) == (0,)
+    assert situation_columns(task) == (2,)
+
+
+def test_distances_are_a_loop_over_steps_and_references(task, situations):
+    rng = np.random.default_rng(0)
+    frames = rng.normal(size=(3 + 4, 2, 5, 3)).astype(np.float32) * 3.0
+    imagined = Imagined(jnp.asarray(frames), jnp.zeros((4, 2, 5, 2)), jnp.zeros((4, 2, 5)))
+    found = np.asarray(distances(situations, imagined, task, SETTINGS))
+    references = np.asarray(situations.references, np.float64)
+    lever = (frames[..., 2] - situations.scale.mean[2]) / situations.scale.deviation[2]
+    for step in range(4):
+        for model in range(2):
+            for start in range(5):
+                # After the step: its own frame and the two before it.
+                point = [lever[3 + step - age, model, start] for age in (0, 1, 2)]
+                nearest = np.sqrt(((references - point) ** 2).sum(axis=1)).min()
+                expected = max(nearest - float(situations.usual), 0.0)
+                assert found[step, model, start] == pytest.approx(expected, abs=1e-4)
+    assert (found > 0).any()
+
+
+def test_the_logs_own_situations_are_within_what_is_usual_as_often_as_asked(task):
+    log = make_toy_log(task, episodes=20, steps=50)
+    settings = SituationSettings(ages=(0, 1), references=200, usual_quantile=0.8)
+    situations = measure_situations(log, task, settings, jax.random.key(0))
+    frames = np.stack([log.observations[i : i + 3] for i in range(40)])  # of one episode
+    imagined = Imagined(
+        jnp.asarray(frames.swapaxes(0, 1)[:, None]), jnp.zeros((1, 1, 40, 2)), jnp.zeros((1, 1, 40))
+    )
+    task_of_two = make_toy_task(history=2)
+    share = np.mean(np.asarray(distances(situations, imagined, task_of_two, settings)) == 0.0)
+    assert 0.5 < share <= 1.0
+
+
+def test_the_slope_points_away_from_the_nearest_situation_and_is_finite_on_it(task, situations):
+    def total(lever):
+        frames = jnp.zeros((4, 1, 1, 3)).at[..., 2].set(lever)
+        imagined = Imagined(frames, jnp.zeros((1, 1, 1, 2)), jnp.zeros((1, 1, 1)))
+        return jnp.sum(distances(situations, imagined, task, SETTINGS))
+
+    assert float(jax.grad(total)(50.0)) > 0.0
+    assert float(jax.grad(total)(-50.0)) < 0.0
+    assert np.isfinite(float(jax.grad(total)(0.0)))
