@@ -175,7 +175,7 @@ class Config(Settings):
     """Share of the episodes kept from training, to measure models on."""
     split_seed: int = Field(default=0, ge=0)
     """Seed of that split: the same for all training seeds."""
-    position: float = Field(default=0.5, ge=0, le=1)
+    position: float = Field(default=0.9, ge=0, le=1)
     """λ of the policy that is left behind, until somebody turns the dial."""
     dynamics: DynamicsSettings = DynamicsSettings(kind="recurrent")
     support: SupportSettings = SupportSettings(width=128, epochs=8, learning_rate=1e-3)

@@ -76,17 +76,15 @@ def make_observer(
     Returns:
         ``observe(step, actor)``.
     """
-    measure, measure_at = None, None
+    measure = None
     if episodes:
         measure = make_measure(dataset.provenance, make_act(task), task, episodes, task.horizon)
-        # Compiled only if there is a dial to be turned.
-        measure_at = make_measure(
-            dataset.provenance, make_act_at(task), task, episodes, task.horizon
-        )
+    # Made only if there is a dial to be turned.
+    sweep = functools.cache(lambda: make_sweep(dataset.provenance, task, episodes, task.horizon))
 
     def observe(step: int, actor: AnyActor) -> None:
         require_finite(actor, "the policy", f"stage '{POLICY}', step {step}")
-        if measure is None or measure_at is None:
+        if measure is None:
             return
         count = len(jax.tree.leaves(actor)[0]) if is_seeded else 1
         contents = []
@@ -96,12 +94,7 @@ def make_observer(
             require_finite(returns, "the policy's return", f"stage '{POLICY}', step {step}")
             content: dict[str, Any] = {"returns": returns.tolist()}
             if isinstance(one, actors.DialActor):
-                content["by_position"] = {
-                    f"{position:g}": float(
-                        np.mean(measure_at((one, jnp.float32(position)), evaluation_key(step)))
-                    )
-                    for position in POSITIONS
-                }
+                content["by_position"] = sweep()(one, evaluation_key(step))
             contents.append(content)
         journal.record_evaluation(POLICY, step, contents)
 
@@ -255,14 +248,36 @@ def make_act(task: Task) -> Act:
     return act
 
 
-def make_act_at(task: Task) -> Act:
-    """The same for a policy with a dial; its parameters are the actor and a position."""
+def make_sweep(
+    provenance: Mapping[str, Any], task: Task, episodes: int, steps: int
+) -> Callable[[actors.DialActor, Key], dict[str, float]]:
+    """Play a policy with a dial at all :data:`POSITIONS`; see :func:`make_measure`.
+
+    Returns:
+        A function of the policy and a key: the mean return at each position, by its text.
+    """
 
     def act(params: Params, window: jax.Array, key: Key) -> jax.Array:
         actor, position = params
         return actors.act_at(actor, task, window, position)
 
-    return act
+    measure = make_measure(provenance, act, task, episodes, steps)
+    places = jnp.asarray(POSITIONS, jnp.float32)
+
+    def measure_all(actor: actors.DialActor, key: Key) -> jax.Array:
+        return jax.vmap(lambda place: jnp.asarray(measure((actor, place), key)))(places)
+
+    at_once = None if isinstance(measure, GymnasiumEvaluator) else jax.jit(measure_all)
+
+    def sweep(actor: actors.DialActor, key: Key) -> dict[str, float]:
+        if at_once is not None:
+            returns = np.asarray(at_once(actor, key))
+        else:
+            returns = np.stack([np.asarray(measure((actor, place), key)) for place in places])
+        means = returns.mean(axis=1)
+        return {f"{place:g}": float(mean) for place, mean in zip(POSITIONS, means, strict=True)}
+
+    return sweep
 
 
 def make_hold(hold_action: Sequence[float]) -> Act:
