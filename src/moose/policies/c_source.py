@@ -15,15 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from moose.policies.examples import ACTION_TOLERANCE, NOVELTY_TOLERANCE
 from moose.policies.facts import Floats
-from moose.policies.plain import (
-    ACTION_TOLERANCE,
-    NOVELTY_TOLERANCE,
-    Controller,
-    Layers,
-    SupportParts,
-    algorithm_of,
-)
+from moose.policies.plain import Controller, Layers, SupportParts, algorithm_of
 from moose.storage import atomic_file
 from moose.version import __version__
 
