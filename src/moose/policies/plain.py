@@ -150,15 +150,20 @@ class Controller:
         Raises:
             ConfigError: There is no such position, or the policy has no dial.
         """
-        if self.position is None:
-            algorithm = algorithm_of(self.manifest)
-            raise no_dial(self.parts.kind, f"policy of the algorithm '{algorithm}'")
+        self.require_dial()
         chosen = require_position(position)
         turned = Controller(
             replace(self.parts, position=chosen), turned_manifest(self.manifest, chosen)
         )
         turned._window = self._window
         return turned
+
+    def require_dial(self) -> float:
+        """Where its dial stands, or a :class:`ConfigError` if it has none."""
+        if self.position is None:
+            algorithm = algorithm_of(self.manifest)
+            raise no_dial(self.parts.kind, f"policy of the algorithm '{algorithm}'")
+        return self.position
 
     def reset(self) -> None:
         """Forget the history: the next observation begins a new episode."""
