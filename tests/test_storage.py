@@ -360,7 +360,8 @@ def test_json_is_sorted_and_ends_with_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"\xff\xfe\x00", b"NaN", b"-Infinity", b"[" * 100_000, b"1" * 5000]
+    "text",
+    [b"", b"{", b"\xff\xfe\x00", b"NaN", b"-Infinity", b"[" * 100_000, b"1" * 5000, b"1e999"],
 )
 def test_broken_json_is_named(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "a.json").write_bytes(text)

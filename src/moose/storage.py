@@ -19,6 +19,7 @@ import ctypes
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -150,12 +151,31 @@ def write_manifest(
         schema_version: The version of that format.
         content: All else worth keeping, as plain JSON values.
     """
+    text = manifest_text(format_name, schema_version, content, checksums(folder))
+    with named_os_errors(folder / MANIFEST):
+        (folder / MANIFEST).write_bytes(text)
+
+
+def manifest_text(
+    format_name: str, schema_version: int, content: Mapping[str, Any], files: Mapping[str, str]
+) -> bytes:
+    """A manifest as :func:`write_manifest` writes it.
+
+    Args:
+        format_name: What it describes, such as ``moose-dataset``.
+        schema_version: The version of that format.
+        content: All else worth keeping, as plain JSON values.
+        files: The SHA-256 of every other file, by name.
+
+    Returns:
+        The text, with its seal.
+    """
     manifest = dict(content) | {
         "format": format_name,
         "schema_version": schema_version,
-        "files": checksums(folder),
+        "files": dict(files),
     }
-    write_json(folder / MANIFEST, manifest | {_SEAL: _seal(manifest)})
+    return _json_text(manifest | {_SEAL: _seal(manifest)}).encode()
 
 
 def read_manifest(folder: Path, format_name: str, schema_version: int) -> dict[str, Any]:
@@ -425,7 +445,7 @@ def _read_bytes(path: Path) -> bytes:
 
 def _parse_json(path: Path, text: bytes) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
     except (ValueError, RecursionError) as error:
         raise StorageError(
             f"This is not valid JSON ({error}).",
@@ -444,6 +464,13 @@ def _json_text(content: Any) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):  # such as 1e999, which could not be written again
+        raise ValueError(f"{digits} is too large a number")
+    return number
 
 
 @contextlib.contextmanager

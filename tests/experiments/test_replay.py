@@ -13,6 +13,7 @@ import pytest
 from moose.data.files import save_dataset
 from moose.errors import DataError
 from moose.experiments.replay import draw_replay, read_log, replay, summarise, write_steps
+from moose.policies.export import export_policy
 from moose.policies.guard import Guard, GuardSettings
 from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
@@ -63,6 +64,20 @@ def test_along_a_data_set(place, controller):
     difference = np.abs(np.concatenate([e.actions for e in replayed]) - log.actions).mean(axis=0)
     found = [row["mean_difference"] for row in result["actions"]]
     np.testing.assert_allclose(found, difference, rtol=1e-5)
+
+
+@pytest.mark.parametrize("position", [0.0, 0.7])
+def test_a_policy_with_a_dial_is_replayed_where_it_stands(place, tmp_path, position):
+    save_policy(make_toy_policy("dial"), tmp_path / "policy")
+    export_policy(tmp_path / "policy", tmp_path / "turned.moose", position=position)
+    turned, whole = load_policy(tmp_path / "turned.moose"), load_policy(tmp_path / "policy")
+    replayed, guard = replay(turned, read_log(str(place / "log"), turned.facts))
+    assert guard.steps == 60
+    for episode in replayed:
+        by_hand = whole.at(position)
+        actions = np.stack([by_hand.act(frame) for frame in episode.logged.frames])
+        np.testing.assert_allclose(episode.wanted, actions, atol=1e-6)
+        np.testing.assert_allclose(episode.actions, actions, atol=1e-6)
 
 
 def test_a_csv_file_by_the_names_of_its_columns(tmp_path, controller):

@@ -7,7 +7,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 from moose.errors import DataError, StorageError
 from moose.policies import artifact
@@ -15,26 +14,8 @@ from moose.policies.artifact import write_bundle
 from moose.policies.bundle import EXAMPLES, MEMBERS, SUPPORT
 from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
-from moose.storage import MANIFEST, TENSORS, write_manifest
-from policies import ORIGIN, make_toy_policy
-
-
-def reseal(folder, target, change=lambda manifest: None, tensors=None):
-    """A copy whose manifest was changed and sealed again, as only a forger would."""
-    target.mkdir()
-    for each in folder.iterdir():
-        if each.name != MANIFEST:
-            (target / each.name).write_bytes(each.read_bytes())
-    for name, alter in (tensors or {}).items():
-        found = load((target / name).read_bytes())
-        alter(found)
-        (target / name).write_bytes(save(found))
-    content = json.loads((folder / MANIFEST).read_text())
-    content.pop("manifest_sha256")
-    change(content)
-    name, version = content.pop("format"), content.pop("schema_version")
-    write_manifest(target, name, version, content)
-    return target
+from moose.storage import MANIFEST, TENSORS
+from policies import ORIGIN, forge, make_toy_policy, set_tensor
 
 
 def test_the_manifest_tells_what_an_auditor_asks(folder):
@@ -90,7 +71,10 @@ def test_every_flipped_byte_is_noticed(tmp_path):
         (lambda m: m["scaling"]["x"].update(mean=9.0), "scaling in the manifest"),
         (lambda m: m.update(task="toy"), "does not describe a policy"),
         (lambda m: m.update(kind="toaster"), "kind of policy that is not known"),
+        (lambda m: m.update(kind=["network"]), "kind of policy that is not known"),
         (lambda m: m.update(kind="decoded"), "do not fit the task"),
+        (lambda m: m.update(numbers={"limit": 0.1}), "fixed numbers"),
+        (lambda m: m.update(numbers=[]), "fixed numbers"),
         (lambda m: m.update(schema_version=4), "schema version 4"),
         (lambda m: m.update(format="moose-dataset"), "not a policy"),
         (lambda m: m["support"].update(encoder=[8, 6]), "support model"),
@@ -100,43 +84,35 @@ def test_every_flipped_byte_is_noticed(tmp_path):
     ],
 )
 def test_a_forged_manifest_is_refused(folder, tmp_path, change, complaint):
-    forged = reseal(folder, tmp_path / "forged", change)
+    forged = forge(folder, tmp_path / "forged", change)
     with pytest.raises((StorageError, DataError), match=complaint):
         load_policy(forged)
-
-
-def _set(name, index, value):
-    def alter(tensors):
-        tensors[name] = tensors[name].copy()
-        tensors[name][index] = value
-
-    return alter
 
 
 @pytest.mark.parametrize(
     ("file", "alter", "complaint"),
     [
-        (TENSORS, _set("network/0/weight", (0, 0), np.nan), "not finite"),
-        (TENSORS, _set("network/1/bias", 0, 0.7), "stored examples"),
-        (TENSORS, _set("scale/deviation", 0, 0.0), "scaling|above 0"),
+        (TENSORS, set_tensor("network/0/weight", (0, 0), np.nan), "not finite"),
+        (TENSORS, set_tensor("network/1/bias", 0, 0.7), "stored examples"),
+        (TENSORS, set_tensor("scale/deviation", 0, 0.0), "scaling|above 0"),
         (TENSORS, lambda t: t.update(more=np.zeros(1, np.float32)), "'more' is not expected"),
         (TENSORS, lambda t: t.pop("network/0/bias"), "'network/0/bias' is missing"),
         (TENSORS, lambda t: t.update({"network/0/bias": np.zeros(5)}), "float64"),
-        (SUPPORT, _set("errors", -1, 100.0), "stored examples"),
-        (SUPPORT, _set("support/scales/action/deviation", 0, -1.0), "above 0"),
+        (SUPPORT, set_tensor("errors", -1, 100.0), "stored examples"),
+        (SUPPORT, set_tensor("support/scales/action/deviation", 0, -1.0), "above 0"),
         (SUPPORT, lambda t: t.pop("errors"), "'errors' is missing"),
-        (EXAMPLES, _set("actions", (0, 0), 0.123), "stored examples"),
+        (EXAMPLES, set_tensor("actions", (0, 0), 0.123), "stored examples"),
         (EXAMPLES, lambda t: t.clear(), "is missing"),
     ],
 )
 def test_forged_tensors_are_refused(folder, tmp_path, file, alter, complaint):
-    forged = reseal(folder, tmp_path / "forged", tensors={file: alter})
+    forged = forge(folder, tmp_path / "forged", tensors={file: alter})
     with pytest.raises(StorageError, match=complaint):
         load_policy(forged)
 
 
 def test_writing_a_file_checks_first_and_leaves_no_half(folder, tmp_path):
-    forged = reseal(folder, tmp_path / "forged", lambda m: m.update(kind=3))
+    forged = forge(folder, tmp_path / "forged", lambda m: m.update(kind=3))
     write_bundle(folder, tmp_path / "policy.moose")
     before = (tmp_path / "policy.moose").read_bytes()
     (forged / TENSORS).write_bytes(b"")

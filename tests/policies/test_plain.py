@@ -14,7 +14,7 @@ from moose.policies.plain import growing_curve, load_policy, score_on
 from moose.policies.policy import save_policy
 from policies import float64_reference, make_toy_policy, wild_windows
 
-KINDS = ("network", "decoded")
+KINDS = ("network", "decoded", "dial")
 
 
 def saved(tmp_path, *arguments, **options):

@@ -46,10 +46,12 @@ def make_actor(name):
         "critic": (183, 5, 1),
         "decoder": (186, 4, 4, 3),
         "perturbation": (183, 6, 3),
+        "behaviour": (180, 5, 3),
+        "search": (181, 8, 4, 3),
     }
     keys = jax.random.split(jax.random.key(1), len(networks))
     made = {n: init_network(k, sizes) for k, (n, sizes) in zip(keys, networks.items(), strict=True)}
-    numbers = {"samples": 9, "limit": 0.05}
+    numbers = {"samples": 9, "limit": 0.05, "position": 0.3}
     kind = KINDS[name]
     return kind.actor(
         **{n: made[n] for n in kind.networks}, scale=scale, **{n: numbers[n] for n in kind.numbers}

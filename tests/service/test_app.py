@@ -72,6 +72,21 @@ def test_it_answers_as_the_guard_does(client, controller):
     )
 
 
+@pytest.mark.parametrize("position", [0, 0.5, 1])
+def test_a_policy_with_a_dial_is_served_where_it_stands(tmp_path, position):
+    save_policy(make_toy_policy("dial").at(position), tmp_path / "policy")
+    controller = load_policy(tmp_path / "policy")
+    client = TestClient(make_app(controller), base_url=HOME)
+    guard = Guard(controller)
+    for frame in ([0.1, 0.2, 0.3], [0.1, None, 0.4]):
+        found = client.post("/act", json={"observation": frame}).json()
+        assert list(found["action"].values()) == guard.act(frame).action.tolist()
+    assert client.get("/policy").json()["numbers"] == {"position": position}
+    turned = TestClient(make_app(controller.at(0.25)), base_url=HOME)
+    assert turned.get("/policy").json()["numbers"] == {"position": 0.25}
+    assert turned.post("/act", json={"observation": [0.1, 0.2, 0.3]}).status_code == 200
+
+
 def test_names_and_sessions(client):
     named = {"lever": 0.3, "x": 0.1, "y": 0.2}
     first = client.post("/act", json={"observation": [0.1, 0.2, 0.3]}).json()

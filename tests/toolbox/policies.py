@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import numpy as np
+from safetensors.numpy import load, save
 
 from moose.data.normalize import measure
-from moose.models.actor import DecodedActor, SampledActor, init_actor
+from moose.models.actor import DecodedActor, DialActor, SampledActor, init_actor
 from moose.models.networks import init_network
 from moose.models.support import NOVELTY_QUANTILES, Familiarity, SupportSettings, init_support
 from moose.policies.policy import Policy, facts_of
+from moose.storage import MANIFEST, write_manifest
 from toys import make_toy_log, make_toy_task
 
 ORIGIN = {"algorithm": "moose", "seed": 0, "data": {"fingerprint": "f00d"}}
@@ -30,6 +34,10 @@ def make_toy_policy(
         decoder = init_network(key, (features + 2 * actions, *hidden, actions))
         shift = init_network(more, (features + actions, *hidden, actions))
         actor = DecodedActor(decoder, shift, scale, 0.05)
+    elif kind == "dial":
+        behaviour = init_network(key, (features, *hidden, actions))
+        search = init_network(more, (features + 1, *hidden[::-1], actions))
+        actor = DialActor(behaviour, search, scale, 0.5)
     else:
         network = init_network(key, (features, *hidden, 2 * actions))
         critic = init_network(more, (features + actions, *hidden, 1))
@@ -43,8 +51,11 @@ def make_toy_policy(
     return Policy("toy", actor, facts_of(task), familiarity, ORIGIN)
 
 
-def float64_reference(policy, windows):
-    """Actions and novelty in float64, written once more from the documentation."""
+def float64_reference(policy, windows, position=None):
+    """Actions and novelty in float64, written once more from the documentation.
+
+    A dial stands where the policy has it, unless another position is given.
+    """
     actor, facts = policy.actor, policy.facts
     low, high = (np.asarray(v, np.float64) for v in (actor.scale.minimum, actor.scale.maximum))
     width = np.where(high > low, high - low, actor.scale.deviation)
@@ -58,6 +69,11 @@ def float64_reference(policy, windows):
         decoded = np.tanh(_network(actor.decoder, np.hstack([features, latents])))
         shift = np.tanh(_network(actor.perturbation, np.hstack([features, decoded])))
         box = np.clip(decoded + actor.limit * shift, -1, 1)
+    elif isinstance(actor, DialActor):
+        share = actor.position if position is None else position
+        column = np.full((len(features), 1), share)
+        found = np.tanh(_network(actor.search, np.hstack([features, column])))
+        box = (1 - share) * np.tanh(_network(actor.behaviour, features)) + share * found
     else:
         box = np.tanh(_network(actor.network, features))
     bottom, top = np.array(facts.action_low), np.array(facts.action_high)
@@ -98,3 +114,31 @@ def wild_windows(policy, count, seed=0):
     wild = rng.choice([np.nan, np.inf, -np.inf, 1e30, -1e30, 3.4e38, 1e-40, 0.0, -0.0], shape)
     is_wild = rng.uniform(size=(count, 1, 1)) < 0.3
     return np.where(holes & is_wild, wild, windows).astype(np.float32)
+
+
+def forge(folder, target, change=lambda manifest: None, tensors=None):
+    """A copy whose manifest was changed and sealed again, as only a forger would."""
+    target.mkdir()
+    for each in folder.iterdir():
+        if each.name != MANIFEST:
+            (target / each.name).write_bytes(each.read_bytes())
+    for name, alter in (tensors or {}).items():
+        found = load((target / name).read_bytes())
+        alter(found)
+        (target / name).write_bytes(save(found))
+    content = json.loads((folder / MANIFEST).read_text())
+    content.pop("manifest_sha256")
+    change(content)
+    name, version = content.pop("format"), content.pop("schema_version")
+    write_manifest(target, name, version, content)
+    return target
+
+
+def set_tensor(name, index, value):
+    """What changes one number of a file's tensors."""
+
+    def alter(tensors):
+        tensors[name] = tensors[name].copy()
+        tensors[name][index] = value
+
+    return alter

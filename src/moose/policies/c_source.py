@@ -3,77 +3,88 @@
 The file needs nothing but ``math.h``. It computes what :mod:`moose.policies.plain` does, step for
 step, and carries the policy's stored examples: compiled with ``-DMOOSE_SELF_TEST`` it becomes a
 program that answers them and returns 0 if all is well.
+
+A policy with a dial is written where the dial stands. On request it can be turned by
+``moose_set_position``, and its test of itself has answers at several positions.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from moose.policies.c_acting import dial_code, dial_declaration, policy_code, used_networks
+from moose.policies.c_text import calls, comment, network_tables, table
+from moose.policies.examples import ACTION_TOLERANCE, NOVELTY_TOLERANCE
 from moose.policies.facts import Floats
-from moose.policies.plain import (
-    ACTION_TOLERANCE,
-    NOVELTY_TOLERANCE,
-    Controller,
-    Layers,
-    SupportParts,
-    algorithm_of,
-)
+from moose.policies.plain import Controller, Layers, SupportParts, algorithm_of
 from moose.storage import atomic_file
 from moose.version import __version__
 
-_NUMBERS_A_LINE = 8
 
-
-def write_c(controller: Controller, examples: Mapping[str, Floats], file: Path) -> None:
+def write_c(
+    controller: Controller,
+    examples: Mapping[str, Floats],
+    file: Path,
+    *,
+    is_turnable: bool = False,
+) -> None:
     """Write a policy as a C file.
 
     Args:
         controller: The policy.
         examples: What it is to answer in its self-test.
         file: The file to write or replace.
+        is_turnable: Let the position of the policy's dial be set.
+
+    Raises:
+        ConfigError: The policy is to be turnable and has no dial.
     """
+    text = c_source(controller, examples, is_turnable=is_turnable)
     with atomic_file(file) as temporary:
-        temporary.write_text(c_source(controller, examples), encoding="ascii")
+        temporary.write_text(text, encoding="ascii")
 
 
-def c_source(controller: Controller, examples: Mapping[str, Floats]) -> str:
+def c_source(
+    controller: Controller, examples: Mapping[str, Floats], *, is_turnable: bool = False
+) -> str:
     """The text of the file."""
-    parts = controller.parts
+    if is_turnable:
+        controller.require_dial()
+    parts, networks = controller.parts, used_networks(controller.parts, is_turnable)
     sections = [
-        _heading(controller),
-        _sizes(controller),
+        _heading(controller, is_turnable),
+        _sizes(controller, networks, is_turnable),
         # Repeated for every frame, so that a compiler can handle several numbers at a time.
         *(
-            _table(f"moose_{name}", np.tile(values, parts.facts.history))
+            table(f"moose_{name}", np.tile(values, parts.facts.history))
             for name, values in (
                 *parts.clamp._asdict().items(),
                 ("mean", parts.mean),
                 ("deviation", parts.deviation),
             )
         ),
-        _table("moose_action_low", parts.box.low),
-        _table("moose_action_high", parts.box.high),
-        _table("moose_action_middle", parts.box.middle),
-        _table("moose_action_half", parts.box.half),
-        *(_network_tables(f"moose_{name}", layers) for name, layers in parts.networks.items()),
+        table("moose_action_low", parts.box.low),
+        table("moose_action_high", parts.box.high),
+        table("moose_action_middle", parts.box.middle),
+        table("moose_action_half", parts.box.half),
+        *(network_tables(f"moose_{name}", layers) for name, layers in networks.items()),
     ]
     if parts.support is not None:
         sections += ["#ifndef MOOSE_NO_NOVELTY", "#define MOOSE_HAS_NOVELTY"]
         sections += [_support_tables(parts.support), "#endif"]
-    sections += [_COMMON, _policy_code(controller)]
+    sections += [dial_declaration(parts, is_turnable), _COMMON, policy_code(parts, is_turnable)]
     if parts.support is not None:
         sections += ["#ifdef MOOSE_HAS_NOVELTY", _novelty_code(parts.support), "#endif"]
-    sections += [_ENTRY_POINTS, _self_test(controller, examples)]
-    return "\n".join(sections)
+    sections += [_ENTRY_POINTS, dial_code(parts) if is_turnable else ""]
+    sections += [_self_test(examples, is_turnable)]
+    return "\n".join(section for section in sections if section)
 
 
-def _heading(controller: Controller) -> str:
+def _heading(controller: Controller, is_turnable: bool) -> str:
     facts, origin = controller.facts, controller.manifest.get("origin") or {}
     columns = [
         *(f"input {i}: {name}" for i, name in enumerate(facts.observation_names)),
@@ -84,35 +95,39 @@ def _heading(controller: Controller) -> str:
             )
         ),
     ]
+    dial, turning = [], []
+    if controller.position is not None:
+        how = "at first, see moose_set_position" if is_turnable else "fixed"
+        dial = [f"position of the dial: {controller.position!r}, {how}"]
+    if is_turnable:
+        turning = ["moose_set_position(position);             turns the dial, from 0 to 1"]
     lines = [
         f"A policy for the task '{facts.name}', written by moose {__version__}. Do not edit.",
         "",
         f"algorithm: {algorithm_of(controller.manifest)}",
         f"digest: {origin.get('digest', 'unknown')}",
         f"data: {json.dumps(origin.get('data', {}), sort_keys=True)}",
+        *dial,
         *columns,
         "",
         "moose_reset();                            before the first observation",
         "moose_act(observation, action, &novelty); once a step; keeps the history",
         "moose_policy(window, action, &novelty);   the same for a history, the newest frame first",
+        *turning,
         "",
         "Any input gives a finite action within bounds. All memory is static, so that only one",
         "thread may call these. With -DMOOSE_NO_NOVELTY the support model is left out and the",
         "novelty is -1. Compile with -lm, and never with -ffast-math.",
         "Self-test: cc -std=c99 -O2 -DMOOSE_SELF_TEST policy.c -lm && ./a.out",
     ]
-    return "/*\n" + "".join(f" * {_comment(line)}".rstrip() + "\n" for line in lines) + " */\n"
+    return "/*\n" + "".join(f" * {comment(line)}".rstrip() + "\n" for line in lines) + " */\n"
 
 
-def _comment(text: str) -> str:
-    """Without anything that could end the comment or mean something to a compiler."""
-    return re.sub(r"[^A-Za-z0-9 _.,:;'(){}\[\]\"&=<>!|+-]", "_", text)
-
-
-def _sizes(controller: Controller) -> str:
+def _sizes(controller: Controller, networks: Mapping[str, Layers], is_turnable: bool) -> str:
     parts, facts = controller.parts, controller.facts
-    widths = [len(bias) for layers in parts.networks.values() for _, bias in layers]
-    inputs = [len(weight) for layers in parts.networks.values() for weight, _ in layers]
+    widths = [len(bias) for layers in networks.values() for _, bias in layers]
+    inputs = [len(weight) for layers in networks.values() for weight, _ in layers]
+    dial = "void moose_set_position(float position);\n" if is_turnable else ""
     support = parts.support
     if support is not None:
         for weight, bias in (*support.encoder, *support.decoder):
@@ -132,50 +147,23 @@ def _sizes(controller: Controller) -> str:
 void moose_reset(void);
 void moose_act(const float *observation, float *action, float *novelty);
 void moose_policy(const float *window, float *action, float *novelty);
-"""
-
-
-def _network_tables(name: str, layers: Layers) -> str:
-    return "\n".join(
-        table
-        for i, (weight, bias) in enumerate(layers)
-        for table in (_table(f"{name}_weight_{i}", weight), _table(f"{name}_bias_{i}", bias))
-    )
+{dial}"""
 
 
 def _support_tables(support: SupportParts) -> str:
     return "\n".join(
         [
-            _table("moose_support_mean", np.tile(support.frame_mean, support.frames)),
-            _table("moose_support_deviation", np.tile(support.frame_deviation, support.frames)),
-            _table("moose_support_action_mean", support.action_mean),
-            _table("moose_support_action_deviation", support.action_deviation),
-            _network_tables("moose_encoder", support.encoder),
-            _network_tables("moose_reconstruction", support.decoder),
-            _table("moose_errors", support.errors),
-            _table("moose_widths", np.diff(support.errors)),
-            _table("moose_gains", np.diff(support.quantiles)),
+            table("moose_support_mean", np.tile(support.frame_mean, support.frames)),
+            table("moose_support_deviation", np.tile(support.frame_deviation, support.frames)),
+            table("moose_support_action_mean", support.action_mean),
+            table("moose_support_action_deviation", support.action_deviation),
+            network_tables("moose_encoder", support.encoder),
+            network_tables("moose_reconstruction", support.decoder),
+            table("moose_errors", support.errors),
+            table("moose_widths", np.diff(support.errors)),
+            table("moose_gains", np.diff(support.quantiles)),
         ]
     )
-
-
-def _table(name: str, values: npt.ArrayLike) -> str:
-    numbers = [_literal(value) for value in np.asarray(values, np.float32).ravel()]
-    rows = [
-        "  " + ", ".join(numbers[i : i + _NUMBERS_A_LINE])
-        for i in range(0, len(numbers), _NUMBERS_A_LINE)
-    ]
-    return f"static const float {name}[{len(numbers)}] = {{\n" + ",\n".join(rows) + "\n};\n"
-
-
-def _literal(value: np.float32) -> str:
-    """A float32 as C reads it back, bit for bit."""
-    if np.isnan(value):
-        return "NAN"
-    if np.isinf(value):
-        return "INFINITY" if value > 0 else "-INFINITY"
-    text = f"{float(value):.9g}"
-    return f"{text}f" if re.search(r"[.e]", text) else f"{text}.0f"
 
 
 _COMMON = """static float moose_front[MOOSE_WIDEST];
@@ -234,63 +222,6 @@ static void moose_layer(const float *weight, const float *bias, int inputs, int 
 """
 
 
-def _calls(name: str, layers: Layers) -> Iterable[str]:
-    for i, (weight, bias) in enumerate(layers):
-        sizes = f"{len(weight)}, {len(bias)}, {int(i < len(layers) - 1)}"
-        yield f"  moose_layer({name}_weight_{i}, {name}_bias_{i}, {sizes});"
-
-
-def _policy_code(controller: Controller) -> str:
-    parts = controller.parts
-    load = """  for (i = 0; i < MOOSE_FEATURES; i++) {
-    moose_front[i] = moose_features[i];
-  }"""
-    if parts.kind == "network":
-        choose: Sequence[str] = [
-            load,
-            *_calls("moose_network", parts.networks["network"]),
-            "  for (i = 0; i < MOOSE_ACTIONS; i++) {",
-            "    action[i] = tanhf(moose_front[i]);",
-            "  }",
-        ]
-    else:
-        choose = [
-            load,
-            *_calls("moose_decoder", parts.networks["decoder"]),
-            "  for (i = 0; i < MOOSE_ACTIONS; i++) {",
-            "    action[i] = tanhf(moose_front[i]);",
-            "  }",
-            load,
-            "  for (i = 0; i < MOOSE_ACTIONS; i++) {",
-            "    moose_front[MOOSE_FEATURES + i] = action[i];",
-            "  }",
-            *_calls("moose_perturbation", parts.networks["perturbation"]),
-            "  for (i = 0; i < MOOSE_ACTIONS; i++) {",
-            f"    action[i] += {_literal(np.float32(parts.limit))} * tanhf(moose_front[i]);",
-            "    action[i] = moose_clamp(action[i], 0.0f, -1.0f, 1.0f);",
-            "  }",
-        ]
-    return "\n".join(
-        [
-            """static void moose_choose(const float *window, float *action)
-{
-  int i;
-  for (i = 0; i < MOOSE_FEATURES; i++) {
-    moose_clamped[i] = moose_clamp(window[i], moose_fill[i], moose_low[i], moose_high[i]);
-    moose_features[i] = (moose_clamped[i] - moose_mean[i]) / moose_deviation[i];
-  }""",
-            *choose,
-            """  for (i = 0; i < MOOSE_ACTIONS; i++) {
-    const float raw = moose_action_middle[i] + action[i] * moose_action_half[i];
-    action[i] = moose_clamp(raw, moose_action_middle[i], moose_action_low[i],
-                            moose_action_high[i]);
-  }
-}
-""",
-        ]
-    )
-
-
 def _novelty_code(support: SupportParts) -> str:
     states, pieces = support.frames * len(support.frame_mean), len(support.errors) - 1
     return "\n".join(
@@ -314,8 +245,8 @@ static float moose_novelty(const float *action)
   for (i = 0; i < MOOSE_PAIR; i++) {{
     moose_front[i] = moose_pair[i];
   }}""",
-            *_calls("moose_encoder", support.encoder),
-            *_calls("moose_reconstruction", support.decoder),
+            *calls("moose_encoder", support.encoder),
+            *calls("moose_reconstruction", support.decoder),
             f"""  for (i = 0; i < MOOSE_PAIR; i++) {{
     const float difference = moose_front[i] - moose_pair[i];
     error += difference * difference;
@@ -366,30 +297,50 @@ void moose_act(const float *observation, float *action, float *novelty)
 """
 
 
-def _self_test(controller: Controller, examples: Mapping[str, Floats]) -> str:
+def _self_test(examples: Mapping[str, Floats], is_turnable: bool) -> str:
     windows, actions = examples["windows"], examples["actions"]
-    novelty = examples.get("novelty", np.full(len(actions), -1.0, np.float32))
+    count, total = len(actions), len(actions)
+    novelty = examples.get("novelty", np.full(count, -1.0, np.float32))
+    tables, turning = [], ""
+    if is_turnable:
+        positions, turned = examples["positions"], examples["turned"]
+        tables = [table("moose_test_positions", positions), table("moose_test_turned", turned)]
+        total += count * len(positions)
+        turning = f"""
+  for (i = 0; i < {len(positions) * count}; i++) {{
+    float action[MOOSE_ACTIONS];
+    moose_set_position(moose_test_positions[i / {count}]);
+    moose_policy(moose_test_windows + (i % {count}) * MOOSE_FEATURES, action, 0);
+    failures += moose_differ({count} + i, action, moose_test_turned + i * MOOSE_ACTIONS);
+  }}"""
     return "\n".join(
         [
             "#ifdef MOOSE_SELF_TEST",
             "#include <stdio.h>",
-            _table("moose_test_windows", windows),
-            _table("moose_test_actions", actions),
-            _table("moose_test_novelty", novelty),
-            f"""int main(void)
+            table("moose_test_windows", windows),
+            table("moose_test_actions", actions),
+            table("moose_test_novelty", novelty),
+            *tables,
+            f"""static int moose_differ(int example, const float *action, const float *expected)
 {{
-  int i, j, failures = 0;
-  for (i = 0; i < {len(actions)}; i++) {{
+  int j, failures = 0;
+  for (j = 0; j < MOOSE_ACTIONS; j++) {{
+    if (!(fabsf(action[j] - expected[j]) <= {ACTION_TOLERANCE:g}f * moose_action_half[j])) {{
+      printf("example %d, action %d: %.9g, expected %.9g\\n", example, j, (double)action[j],
+             (double)expected[j]);
+      failures++;
+    }}
+  }}
+  return failures;
+}}
+
+int main(void)
+{{
+  int i, failures = 0;
+  for (i = 0; i < {count}; i++) {{
     float action[MOOSE_ACTIONS], novelty, allowed;
     moose_policy(moose_test_windows + i * MOOSE_FEATURES, action, &novelty);
-    for (j = 0; j < MOOSE_ACTIONS; j++) {{
-      const float expected = moose_test_actions[i * MOOSE_ACTIONS + j];
-      if (!(fabsf(action[j] - expected) <= {ACTION_TOLERANCE:g}f * moose_action_half[j])) {{
-        printf("example %d, action %d: %.9g, expected %.9g\\n", i, j, (double)action[j],
-               (double)expected);
-        failures++;
-      }}
-    }}
+    failures += moose_differ(i, action, moose_test_actions + i * MOOSE_ACTIONS);
 #ifdef MOOSE_HAS_NOVELTY
     allowed = {NOVELTY_TOLERANCE:g}f * (novelty > 1.0f ? novelty : 1.0f);
     if (!(fabsf(novelty - moose_test_novelty[i]) <= allowed)) {{
@@ -401,8 +352,8 @@ def _self_test(controller: Controller, examples: Mapping[str, Floats]) -> str:
     (void)allowed;
     (void)moose_test_novelty;
 #endif
-  }}
-  printf("%d examples, %d failures\\n", {len(actions)}, failures);
+  }}{turning}
+  printf("%d examples, %d failures\\n", {total}, failures);
   return failures != 0;
 }}""",
             "#endif\n",

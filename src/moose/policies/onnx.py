@@ -2,6 +2,10 @@
 
     history [batch, F, n]  →  action [batch, d],  novelty [batch] (policies with a support model)
 
+A policy with a dial is written where the dial stands. On request its position becomes a second
+input ``position [batch, 1]``, one for each history: it is clamped to [0, 1], and what is not a
+number becomes the position at which the policy was written.
+
 The graph computes what :mod:`moose.policies.plain` does, step for step, with operators of one fixed
 set. Before a byte is written the model is checked by ONNX's own checker and made to answer beside
 the NumPy policy; if they disagree, nothing is written.
@@ -18,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from moose.errors import MissingExtraError, StorageError
+from moose.policies.facts import Floats
 from moose.policies.plain import Controller, Layers, Parts, SupportParts, algorithm_of
-from moose.policies.probes import probe_windows
+from moose.policies.probes import probe_positions, probe_windows
 from moose.storage import atomic_file
 from moose.version import __version__
 
@@ -33,35 +38,40 @@ TOLERANCE = 1e-5
 _NUM_PROBES = 1000
 
 
-def write_onnx(controller: Controller, file: Path) -> None:
+def write_onnx(controller: Controller, file: Path, *, is_turnable: bool = False) -> None:
     """Write a policy as an ONNX model, after checking that it answers as the policy does.
 
     Args:
         controller: The policy.
         file: The file to write or replace.
+        is_turnable: Make the position of the policy's dial an input.
 
     Raises:
         MissingExtraError: onnx or onnxruntime is not installed.
+        ConfigError: The policy is to be turnable and has no dial.
         StorageError: The model does not answer as the policy does.
     """
-    model = make_model(controller)
-    _check(model, controller, file)
+    model = make_model(controller, is_turnable=is_turnable)
+    _check(model, controller, file, is_turnable)
     with atomic_file(file) as temporary:
         temporary.write_bytes(model)
 
 
-def make_model(controller: Controller) -> bytes:
+def make_model(controller: Controller, *, is_turnable: bool = False) -> bytes:
     """The model, unchecked."""
     for package in ("onnx", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "onnx", "Writing an ONNX model")
     import onnx  # noqa: PLC0415 (an optional dependency)
 
-    parts = controller.parts
+    parts, facts = controller.parts, controller.facts
+    inputs: dict[str, list[str | int]] = {"history": ["batch", *facts.window_shape]}
+    if is_turnable:
+        controller.require_dial()
+        inputs["position"] = ["batch", 1]
     graph = _Graph()
-    clamped = graph.clamped(graph.flat("history", int(np.prod(parts.facts.window_shape))), parts)
-    action = _add_policy(graph, clamped, parts)
-    facts = parts.facts
+    clamped = graph.clamped(graph.flat("history", int(np.prod(facts.window_shape))), parts)
+    action = _add_policy(graph, clamped, parts, is_turnable)
     outputs: dict[str, list[str | int]] = {action: ["batch", len(facts.action_names)]}
     if parts.support is not None:
         outputs[_add_novelty(graph, clamped, action, parts.support)] = ["batch"]
@@ -70,7 +80,7 @@ def make_model(controller: Controller) -> bytes:
         onnx.helper.make_graph(
             graph.nodes,
             "policy",
-            [values("history", onnx.TensorProto.FLOAT, ["batch", *facts.window_shape])],
+            [values(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()],
             [values(name, onnx.TensorProto.FLOAT, shape) for name, shape in outputs.items()],
             graph.constants,
             doc_string="Raw history, newest frame first, to raw action within bounds.",
@@ -87,7 +97,8 @@ def make_model(controller: Controller) -> bytes:
 def metadata_of(controller: Controller) -> dict[str, str]:
     """What the model says of itself: texts, and JSON where there is more to say."""
     manifest = controller.manifest
-    return {
+    dial = {} if controller.position is None else {"position": repr(controller.position)}
+    return dial | {
         "format": "moose-policy",
         "task": json.dumps(manifest["task"], sort_keys=True),
         "scaling": json.dumps(manifest["scaling"], sort_keys=True),
@@ -147,13 +158,15 @@ class _Graph:
         return value
 
 
-def _add_policy(graph: _Graph, clamped: str, parts: Parts) -> str:
+def _add_policy(graph: _Graph, clamped: str, parts: Parts, is_turnable: bool) -> str:
     history, box = parts.facts.history, parts.box
     features = graph.standardised(
         clamped, np.tile(parts.mean, history), np.tile(parts.deviation, history)
     )
     if parts.kind == "network":
         chosen = graph.add("Tanh", graph.network(features, parts.networks["network"]))
+    elif parts.kind == "dial":
+        chosen = _add_dial(graph, features, parts, is_turnable)
     else:
         decoded = graph.add("Tanh", graph.network(features, parts.networks["decoder"]))
         pairs = graph.add("Concat", features, decoded, axis=1)
@@ -166,6 +179,30 @@ def _add_policy(graph: _Graph, clamped: str, parts: Parts) -> str:
         graph.constant("middle", box.middle),
     )
     return graph.limited(graph.filled(raw, box.middle), box.low, box.high, name="action")
+
+
+def _add_dial(graph: _Graph, features: str, parts: Parts, is_turnable: bool) -> str:
+    known = graph.add("Tanh", graph.network(features, parts.networks["behaviour"]))
+    stored = np.float32(parts.position or 0.0)
+    if not is_turnable and stored == 0:
+        return known
+    if is_turnable:
+        filled = graph.filled("position", stored)
+        position = graph.limited(filled, np.float32(0), np.float32(1))
+    else:
+        position = graph.constant("position", stored)
+    # The last row of the first weights is the position's, and the same for the whole history.
+    (weight, bias), *rest = parts.networks["search"]
+    told = graph.add("Mul", position, graph.constant("weight", weight[-1:]))
+    value = graph.add("Add", graph.network(features, ((weight[:-1], bias),)), told)
+    if rest:
+        value = graph.network(graph.add("Relu", value), tuple(rest))
+    difference = graph.add("Sub", graph.add("Tanh", value), known)
+    mixed = graph.add("Add", known, graph.add("Mul", position, difference))
+    if not is_turnable:
+        return mixed
+    is_mixed = graph.add("Greater", position, graph.constant("zero", np.float32(0)))
+    return graph.add("Where", is_mixed, mixed, known)  # at 0 whatever the search says
 
 
 def _add_novelty(graph: _Graph, clamped: str, action: str, support: SupportParts) -> str:
@@ -206,7 +243,7 @@ def _add_novelty(graph: _Graph, clamped: str, action: str, support: SupportParts
     return graph.add("ReduceSum", both, axis, keepdims=0, name="novelty")
 
 
-def _check(model: bytes, controller: Controller, file: Path) -> None:
+def _check(model: bytes, controller: Controller, file: Path, is_turnable: bool) -> None:
     import onnx  # noqa: PLC0415
     import onnxruntime  # noqa: PLC0415
 
@@ -214,24 +251,35 @@ def _check(model: bytes, controller: Controller, file: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def answer(**inputs: Floats) -> dict[str, Floats]:
+        return dict(zip(names, session.run(None, inputs), strict=True))
+
     windows = probe_windows(controller.parts, _NUM_PROBES)
     for batch in (windows[:1], windows[1:8], windows[8:]):
-        answers = dict(
-            zip(
-                [output.name for output in session.get_outputs()],
-                session.run(None, {"history": batch}),
-                strict=True,
-            )
+        if not is_turnable:
+            _compare(answer(history=batch), controller, batch, file)
+            continue
+        for given, meant in probe_positions(controller.parts):
+            column = np.full((len(batch), 1), given, np.float32)
+            _compare(answer(history=batch, position=column), controller.at(meant), batch, file)
+
+
+def _compare(
+    answers: dict[str, Floats], controller: Controller, windows: Floats, file: Path
+) -> None:
+    """Raise a :class:`StorageError` unless these are the controller's own answers."""
+    actions = controller(windows)
+    difference = np.abs(answers["action"] - actions) / controller.parts.box.half
+    problem = not np.max(difference) <= TOLERANCE
+    if controller.has_novelty:
+        novelty = controller.novelty(windows, actions)
+        differs = np.abs(answers["novelty"] - novelty) / np.maximum(novelty, 1.0)
+        problem = problem or not np.max(differs) <= 100 * TOLERANCE
+    if problem:
+        raise StorageError(
+            f"The ONNX model does not answer as the policy does (by {np.max(difference):.1e}).",
+            where=str(file),
+            advice="nothing was written; check the versions of onnx and onnxruntime",
         )
-        difference = np.abs(answers["action"] - controller(batch)) / controller.parts.box.half
-        problem = not np.max(difference) <= TOLERANCE
-        if controller.has_novelty:
-            novelty = controller.novelty(batch, controller(batch))
-            differs = np.abs(answers["novelty"] - novelty) / np.maximum(novelty, 1.0)
-            problem = problem or not np.max(differs) <= 100 * TOLERANCE
-        if problem:
-            raise StorageError(
-                f"The ONNX model does not answer as the policy does (by {np.max(difference):.1e}).",
-                where=str(file),
-                advice="nothing was written; check the versions of onnx and onnxruntime",
-            )

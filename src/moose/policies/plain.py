@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,13 +31,12 @@ from moose.policies.artifact import (
     read_artifact,
     require_shapes,
 )
-from moose.policies.bundle import EXAMPLES, SUPPORT
+from moose.policies.bundle import SUPPORT
+from moose.policies.dial import no_dial, require_position, turned_manifest
+from moose.policies.examples import check_examples
 from moose.policies.facts import Box, Floats, TaskFacts, box_of
 from moose.storage import MANIFEST
 
-ACTION_TOLERANCE = 1e-4
-"""How far an answer may be from the stored one, in halves of the action's range."""
-NOVELTY_TOLERANCE = 1e-3
 _SMALLEST_ERROR = 1e-12
 _ZERO = np.float32(0.0)
 
@@ -85,6 +84,7 @@ class Parts:
         box: Bounds of the actions.
         networks: By name.
         limit: The largest perturbation, of a policy of the kind "decoded".
+        position: Where the dial stands, of a policy of the kind "dial"; None of all others.
         support: None if the policy has no support model.
     """
 
@@ -96,6 +96,7 @@ class Parts:
     box: Box
     networks: Mapping[str, Layers]
     limit: float
+    position: float | None
     support: SupportParts | None
 
 
@@ -128,9 +129,41 @@ class Controller:
         return self.parts.support is not None
 
     @property
+    def position(self) -> float | None:
+        """Where its dial stands, from 0 to 1; None of a policy without a dial."""
+        return self.parts.position
+
+    @property
     def window(self) -> Floats | None:
         """The history ``[F, n]`` that the last action was chosen by, the newest frame first."""
         return None if self._window is None else self._window.copy()
+
+    def at(self, position: float) -> Controller:
+        """The same policy with its dial at another position.
+
+        Args:
+            position: From 0, which is the behaviour of the log, to 1, all that was found.
+
+        Returns:
+            A controller of its own, which goes on from the history that this one has seen.
+
+        Raises:
+            ConfigError: There is no such position, or the policy has no dial.
+        """
+        self.require_dial()
+        chosen = require_position(position)
+        turned = Controller(
+            replace(self.parts, position=chosen), turned_manifest(self.manifest, chosen)
+        )
+        turned._window = self._window
+        return turned
+
+    def require_dial(self) -> float:
+        """Where its dial stands, or a :class:`ConfigError` if it has none."""
+        if self.position is None:
+            algorithm = algorithm_of(self.manifest)
+            raise no_dial(self.parts.kind, f"policy of the algorithm '{algorithm}'")
+        return self.position
 
     def reset(self) -> None:
         """Forget the history: the next observation begins a new episode."""
@@ -276,7 +309,7 @@ def parts_of(artifact: Artifact, path: Path) -> Parts:
             where=str(path),
             advice="train it with --set acting=deterministic",
         )
-    if kind not in CHOOSE:
+    if not isinstance(kind, str) or kind not in CHOOSE:
         raise StorageError(
             f"The manifest names a kind of policy that is not known: {kind!r}.",
             where=f"{path / MANIFEST}: kind",
@@ -290,57 +323,23 @@ def parts_of(artifact: Artifact, path: Path) -> Parts:
         )
         for name, sizes in artifact.networks.items()
     }
-    limit = artifact.manifest.get("numbers", {}).get("limit", 0.0)
-    _check_sizes(str(kind), artifact.networks, facts, path)
+    _check_sizes(kind, artifact.networks, facts, path)
+    numbers = _numbers_in(artifact.manifest, kind, path)
     support = None
     if artifact.support is not None:
         support = _support_parts(artifact.manifest.get("support"), artifact.support, facts, path)
     return Parts(
         facts=facts,
-        kind=str(kind),
+        kind=kind,
         clamp=clamp_of(tensors),
         mean=tensors["scale/mean"],
         deviation=tensors["scale/deviation"],
         box=box_of(facts),
-        networks=MappingProxyType(_without_latents(str(kind), networks, facts)),
-        limit=float(limit),
+        networks=MappingProxyType(_without_latents(kind, networks, facts)),
+        limit=numbers.get("limit", 0.0),
+        position=numbers.get("position"),
         support=support,
     )
-
-
-def check_examples(controller: Controller, artifact: Artifact, path: Path) -> None:
-    """Let the controller answer the stored examples, and refuse it if it answers otherwise."""
-    examples, facts, where = artifact.examples, controller.facts, path / EXAMPLES
-    if examples is None:
-        raise StorageError(
-            "The policy has no examples to be checked by.",
-            where=str(where),
-            advice="do not trust this policy; get it again from its source",
-        )
-    count = len(examples.get("actions", ()))
-    shapes: dict[str, tuple[int, ...]] = {
-        "windows": (count, *facts.window_shape),
-        "actions": (count, len(facts.action_names)),
-    }
-    if controller.has_novelty:
-        shapes["novelty"] = (count,)
-    # The windows are meant to have numbers that are not finite among them.
-    seen = {k: np.nan_to_num(v) if k == "windows" else v for k, v in examples.items()}
-    require_shapes(seen, shapes, where)
-    windows, expected = examples["windows"], examples["actions"]
-    actions = controller(windows)
-    error = np.abs((actions - expected) / controller.parts.box.half).max(initial=0.0)
-    unusual = 0.0
-    if controller.has_novelty:
-        found = controller.novelty(windows, expected)
-        unusual = (np.abs(found - examples["novelty"]) / np.maximum(found, 1.0)).max(initial=0.0)
-    if not count or not error <= ACTION_TOLERANCE or not unusual <= NOVELTY_TOLERANCE:
-        raise StorageError(
-            f"The policy does not answer the stored examples as it did when it was saved "
-            f"(actions differ by {error:.1e}, novelty by {unusual:.1e}).",
-            where=str(where),
-            advice="do not use it; get the policy again, or report a defect of this installation",
-        )
 
 
 def apply_layers(layers: Layers, inputs: Floats) -> Floats:
@@ -403,10 +402,29 @@ def _choose_decoded(parts: Parts, features: Floats) -> Floats:
     return np.clip(decoded + np.float32(parts.limit) * shift, np.float32(-1.0), np.float32(1.0))
 
 
+def _choose_dial(parts: Parts, features: Floats) -> Floats:
+    """(1 − λ) tanh b(s) + λ tanh f(s, λ)."""
+    known = np.tanh(apply_layers(parts.networks["behaviour"], features))
+    position = np.float32(parts.position or 0.0)
+    if position == 0:
+        return known
+    column = np.full((len(features), 1), position, np.float32)
+    found = np.tanh(apply_layers(parts.networks["search"], np.hstack([features, column])))
+    return known + position * (found - known)
+
+
 CHOOSE: Mapping[str, Callable[[Parts, Floats], Floats]] = MappingProxyType(
-    {"network": _choose_network, "decoded": _choose_decoded}
+    {"network": _choose_network, "decoded": _choose_decoded, "dial": _choose_dial}
 )
 """How each deterministic kind acts: features [B, S] to actions in [−1, 1]^d."""
+NUMBERS: Mapping[str, Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {
+        "network": {},
+        "decoded": {"limit": (float(np.finfo(np.float32).tiny), 100_000)},
+        "dial": {"position": (0.0, 1.0)},
+    }
+)
+"""The fixed numbers of each of these kinds, all of them floats, and their ranges."""
 
 
 def _without_latents(kind: str, networks: dict[str, Layers], facts: TaskFacts) -> dict[str, Layers]:
@@ -416,6 +434,25 @@ def _without_latents(kind: str, networks: dict[str, Layers], facts: TaskFacts) -
     (weight, bias), *rest = networks["decoder"]
     size = facts.history * len(facts.observation_names)
     return networks | {"decoder": ((weight[:size], bias), *rest)}
+
+
+def _numbers_in(manifest: Mapping[str, Any], kind: str, path: Path) -> dict[str, float]:
+    """The kind's fixed numbers, or an error if something else is there."""
+    found, ranges = manifest.get("numbers", {}), NUMBERS[kind]
+    if (
+        not isinstance(found, Mapping)
+        or found.keys() != ranges.keys()
+        or not all(type(found[name]) is float for name in ranges)
+        or not all(low <= found[name] <= high for name, (low, high) in ranges.items())
+    ):
+        expected = ", ".join(f"{n} from {low:g} to {high:g}" for n, (low, high) in ranges.items())
+        raise StorageError(
+            f"The manifest's fixed numbers are not those of the kind '{kind}', which has "
+            f"{expected or 'none'}.",
+            where=f"{path / MANIFEST}: numbers",
+            advice="do not trust this policy; get it again from its source",
+        )
+    return dict(found)
 
 
 def _check_sizes(
@@ -428,6 +465,7 @@ def _check_sizes(
             "decoder": (features + 2 * actions, actions),
             "perturbation": (features + actions, actions),
         },
+        "dial": {"behaviour": (features, actions), "search": (features + 1, actions)},
     }[kind]
     found = {name: (sizes[0], sizes[-1]) for name, sizes in networks.items()}
     if kind == "decoded" and "decoder" in found:  # which may have any number of latents

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from moose.checkpoint import fill_tree, write_tensors
 from moose.data.normalize import Statistics
 from moose.errors import ConfigError, DataError, StorageError
-from moose.models.actor import KINDS, AnyActor, Kind, act, kind_name, kind_of
+from moose.models.actor import KINDS, AnyActor, DialActor, Kind, act, kind_name, kind_of
 from moose.models.networks import Dense, Network, on_device
 from moose.models.support import (
     NOVELTY_QUANTILES,
@@ -34,8 +34,10 @@ from moose.models.support import (
 )
 from moose.policies.artifact import FORMAT, Artifact, clamp_of, read_artifact, scaling_of
 from moose.policies.bundle import EXAMPLES, SUPPORT
+from moose.policies.dial import no_dial, require_position, turned_origin
+from moose.policies.examples import POSITIONS, check_examples
 from moose.policies.facts import TaskFacts, box_of, task_tree
-from moose.policies.plain import Controller, check_examples, growing_curve, parts_of, score_on
+from moose.policies.plain import Controller, growing_curve, parts_of, score_on
 from moose.storage import TENSORS, atomic_folder, write_manifest
 from moose.tasks.registry import find_task
 from moose.tasks.task import Task
@@ -69,9 +71,32 @@ class Policy:
         return kind_of(self.actor).is_stochastic
 
     @property
+    def position(self) -> float | None:
+        """Where its dial stands, from 0 to 1; None of a policy without a dial."""
+        return self.actor.position if isinstance(self.actor, DialActor) else None
+
+    @property
     def known_facts(self) -> TaskFacts:
         """Its own facts, or those of the task of that name."""
         return self.facts or facts_of(find_task(self.task))
+
+    def at(self, position: float) -> Policy:
+        """The same policy with its dial at another position.
+
+        Args:
+            position: From 0, which is the behaviour of the log, to 1, all that was found.
+
+        Returns:
+            The policy, whose origin tells where the algorithm had left the dial.
+
+        Raises:
+            ConfigError: There is no such position, or the policy has no dial.
+        """
+        if not isinstance(self.actor, DialActor):
+            raise no_dial(kind_name(self.actor), f"policy of the task '{self.task}'")
+        chosen = require_position(position)
+        origin = turned_origin(self.origin, self.actor.position, chosen)
+        return replace(self, actor=replace(self.actor, position=chosen), origin=origin)
 
     def act(self, window: npt.ArrayLike, key: Key | None = None) -> npt.NDArray[np.float32]:
         """The action for a history of observations, both in the plant's own units.
@@ -158,7 +183,7 @@ def save_policy(policy: Policy, path: Path, *, overwrite: bool = False) -> None:
         "kind": kind_name(actor),
         "is_stochastic": kind.is_stochastic,
         "networks": {name: _sizes_of(getattr(actor, name)) for name in kind.networks},
-        "numbers": {name: getattr(actor, name) for name in kind.numbers},
+        "numbers": {n: each.type(getattr(actor, n)) for n, each in kind.numbers.items()},
         "signals": len(actor.scale.mean),
         "support": None,
         "origin": dict(policy.origin),
@@ -243,6 +268,10 @@ def _make_examples(policy: Policy, facts: TaskFacts) -> dict[str, Any]:
         pairs = zip(windows, actions, strict=True)
         novelty = [policy.novelty(window, action) for window, action in pairs]
         examples["novelty"] = np.array(novelty, np.float32)
+    if policy.position is not None:
+        turned = [policy.at(position) for position in POSITIONS]
+        examples["positions"] = np.array(POSITIONS, np.float32)
+        examples["turned"] = np.stack([[each.act(w) for w in windows] for each in turned])
     return examples
 
 
