@@ -21,6 +21,10 @@ def evaluate_command(
         typer.Option(help="Steps of an episode (default: as in training).", min=1, max=100_000),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resets.", min=0, max=2**31 - 1)] = 0,
+    position: Annotated[
+        float | None,
+        typer.Option(help="Where to put the policy's dial, from 0 to 1 (default: where it is)."),
+    ] = None,
     env: Annotated[
         str | None,
         typer.Option(help="Play in this Gymnasium environment instead, such as gym/Pendulum-v1."),
@@ -37,6 +41,8 @@ def evaluate_command(
 
     - `moose evaluate runs/ten --episodes 5000 --json`
 
+    - `moose evaluate runs/dial --position 0.5`
+
     - `moose evaluate runs/mine --env gym/Pendulum-v1`
     """
     from moose.experiments.evaluate import evaluate_run, render
@@ -46,6 +52,7 @@ def evaluate_command(
         episodes=episodes,
         steps=steps,
         seed=seed,
+        position=position,
         environment=env,
         cache=cache,
         progress=progress_for(quiet),

@@ -107,6 +107,7 @@ def evaluate_run(
     episodes: int = 1000,
     steps: int | None = None,
     seed: int = 0,
+    position: float | None = None,
     environment: str | None = None,
     cache: Path | None = None,
     progress: Progress = SILENT,
@@ -119,6 +120,7 @@ def evaluate_run(
         episodes: Episodes that each policy plays, at least two; all play the same ones.
         steps: Steps of an episode; the task's horizon by default.
         seed: Seed of the resets.
+        position: Where to put the dial of policies that have one; by default where it stands.
         environment: ``gym/`` and the name of the Gymnasium environment to play in; the plant that
             the data come from by default.
         cache: Cache of data sets; the user's own by default.
@@ -132,6 +134,8 @@ def evaluate_run(
     manifest = read_run(folder)
     places = seed_folders(folder, manifest)
     policies = _final_policies(folder, places)
+    if position is not None:
+        policies = {number: policy.at(position) for number, policy in policies.items()}
     task = task_of(manifest.data.provenance)
     plant = manifest.data.provenance if environment is None else _provenance_of(environment, task)
     steps, discount = steps or task.horizon, task.discount
@@ -155,6 +159,7 @@ def evaluate_run(
         "data": manifest.request.data,
         "algorithm": manifest.request.algorithm,
         "protocol": {"episodes": episodes, "steps": steps, "discount": discount, "seed": seed},
+        "position": next(iter(policies.values())).position,
         "controllers": [*rows, *_rows_of_data(manifest, dataset, discount, steps)],
         "tail": tail_of_training([read_evaluations(place) for place in places.values()]),
     }
@@ -199,8 +204,9 @@ def render(result: Mapping[str, Any]) -> RenderableType:
         figures = (row["mean"], row["standard_error"], row["percentile_10"])
         cells = ["–" if figure is None else f"{figure:.2f}" for figure in figures]
         table.add_row(row["name"], *cells, str(row["episodes"] or "–"))
+    dial = "" if result["position"] is None else f", its dial at {result['position']:g}"
     parts: list[RenderableType] = [
-        Text(f"{result['algorithm']} on {result['data']} ({result['run']})"),
+        Text(f"{result['algorithm']} on {result['data']} ({result['run']}){dial}"),
         Text(
             f"Return of {protocol['steps']} steps from fresh resets, "
             f"discount {protocol['discount']:g}, rewards as the task scales them."
