@@ -14,20 +14,23 @@ from moose.algorithms import moose
 from moose.config import build_settings, merge
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
+from moose.data.normalize import measure
 from moose.data.split import split_episodes
 from moose.errors import RunError
 from moose.models.actor import Actor, choose_action, init_actor
 from moose.models.dynamics import init_members, measure_scales
-from moose.models.ensembles import fit_ensemble, ready
+from moose.models.ensembles import fit_ensemble, init_ensemble, ready
 from moose.models.supervised import make_table
 from moose.models.support import (
     fit_support,
     frames_seen,
     init_autoencoder,
+    init_support,
     measure_support_scales,
     num_latents,
 )
 from moose.tasks.task import Task
+from moose.training import FORGETFUL
 from toys import (
     MemoryJournal,
     altered,
@@ -374,6 +377,35 @@ def test_seeds_together_are_seeds_in_turn():
     assert differ(member_of(together.actor.network, 0), member_of(together.actor.network, 1))
 
 
+def test_a_search_in_recurrent_models_keeps_the_same_promises():
+    task = make_toy_task()
+    log = make_toy_log(task)
+    recurrent = {"kind": "recurrent", "recurrent": {"units": 3}}
+    config = make_config(dynamics=recurrent, search=TOY_SEARCH)
+
+    def search(key, journal=FORGETFUL):
+        # Untrained models do: their training has tests of its own.
+        ensemble = init_ensemble(log, task, config.dynamics, key)
+        support = init_support(log, task, config.support, key)
+        actor = moose.search_policy(log, task, config, ensemble, support, key, journal=journal)
+        return actor, ensemble
+
+    key, journal = jax.random.key(3), MemoryJournal()
+    alone, ensemble = search(key)
+    # The policy's inputs have the models' scale, and what is kept on disk the range of the data.
+    assert_same_bits(alone.scale, jax.tree.map(jnp.asarray, ensemble.scales.frame))
+    whole = measure(log.observations)
+    assert_same_bits((alone.scale.minimum, alone.scale.maximum), (whole.minimum, whole.maximum))
+    journal.fail_at = ("policy", 4)
+    with pytest.raises(KeyboardInterrupt):
+        search(key, journal)
+    journal.fail_at = None
+    assert_same_bits(search(key, journal)[0], alone)
+    together, _ = search(jnp.stack([jax.random.key(1), key]))
+    assert_close(member_of(together, 1), alone, rtol=1e-3, atol=1e-4)
+    assert differ(member_of(together, 0).network, member_of(together, 1).network)
+
+
 class DigestJournal(MemoryJournal):
     """Notes what would be fitted, and stops before the search."""
 
@@ -398,6 +430,7 @@ def test_models_are_fitted_again_only_when_something_about_them_changes():
     other_models, same_support = digests(dynamics={"epochs": 1})
     assert other_models != models
     assert same_support == support
+    assert digests(dynamics={"kind": "recurrent"})[0] not in (models, other_models)
     same_models, other_support = digests(support={"kl_weight": 0.5})
     assert same_models == models
     assert other_support != support

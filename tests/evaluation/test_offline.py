@@ -17,7 +17,7 @@ from moose.evaluation.offline import (
     rank,
     share_at_bounds,
 )
-from moose.models.ensembles import DynamicsSettings, fit_ensemble
+from moose.models.ensembles import DynamicsSettings, fit_ensemble, init_ensemble
 from moose.models.support import SupportSettings, fit_support
 from toys import make_toy_log, make_toy_task, toy_physics_numpy, toy_reward_numpy
 
@@ -125,6 +125,26 @@ def test_bundles_begin_where_the_log_does(judged):
     np.testing.assert_allclose(policy.frames[:, 0], logged.frames[:, 0], rtol=1e-5)
     assert (np.diff(policy.frames, axis=0) >= 0).all()
     np.testing.assert_allclose(policy.actions, np.broadcast_to(BETTER, (3, HORIZON, 2)))
+
+
+def test_models_that_remember_may_judge_too(world):
+    task, witnesses = world
+    settings = DynamicsSettings(members=2, kind="recurrent")
+    forgetful = [
+        one._replace(ensemble=init_ensemble(one.held_out, task, settings, jax.random.key(0)))
+        for one in witnesses
+    ]
+    found = judge(
+        constant(BETTER),
+        {},
+        forgetful,
+        task,
+        SUPPORT,
+        ComparisonSettings(num_starts=6),
+        jax.random.key(0),
+    )
+    assert found.performances["policy"].returns.shape == (2, 2, 6)
+    assert np.isfinite(found.gains["log"].mean)
 
 
 def test_early_starts_are_the_first_states_of_episodes(world):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 
+import jax
 import pytest
 
+from moose.algorithms import moose
+from moose.config import build_settings
 from moose.errors import RunError
 from moose.experiments import runner
-from moose.experiments.diagnosis import QUANTILES, diagnose_run
+from moose.experiments.diagnosis import QUANTILES, diagnose, diagnose_run
+from moose.models.ensembles import init_ensemble
+from moose.models.support import init_support
 from moose.progress import SILENT
 from runs import TINY_CLONE, log, undisturbed
+from toys import make_toy_log, make_toy_task
 
 
 class Listener:
@@ -36,6 +42,20 @@ def test_models_and_support_are_measured():
         assert quantiles[0] > 0
     # The policy's stage is only opened to find it finished.
     assert [(name, done) for name, _, done in listener.stages] == [("policy", 2)]
+
+
+def test_recurrent_models_are_measured_alike():
+    task = make_toy_task()
+    log = make_toy_log(task)
+    small = {"units": 2, "updates": 1}
+    config = build_settings(moose.Config, {"dynamics": {"kind": "recurrent", "recurrent": small}})
+    key = jax.random.key(0)
+    ensemble = init_ensemble(log, task, config.dynamics, key)
+    support = init_support(log, task, config.support, key)
+    errors = diagnose(moose.Fitted(None, ensemble, support), log, task, config)["model_errors"]
+    assert set(errors["error"]) == {"x", "y"}
+    # Before training little changes in them.
+    assert errors["error"]["x"][0] == pytest.approx(errors["no_change"]["x"][0], rel=0.3)
 
 
 def test_people_and_programs_get_the_same_numbers(tmp_path):

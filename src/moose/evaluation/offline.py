@@ -33,9 +33,10 @@ from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.evaluation.protocol import discounted_sum
 from moose.evaluation.statistics import CONFIDENCE, Interval, paired_interval
-from moose.models.accuracy import ModelErrors, Segments, model_errors, segment_starts, segments_at
+from moose.models.accuracy import ModelErrors, model_errors, segment_starts, segments_at
 from moose.models.ensembles import AnyEnsemble, AnyReadyMembers, AnyScales, make_model, ready
 from moose.models.rollout import Imagined, Policy, follow, imagine, states_of
+from moose.models.supervised import Segments
 from moose.models.support import (
     Support,
     SupportSettings,

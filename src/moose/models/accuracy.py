@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from moose.data.dataset import Dataset
-from moose.data.windows import gather_windows
 from moose.errors import DataError
 from moose.models.rollout import Imagined, follow
-from moose.models.supervised import make_table
+from moose.models.supervised import Segments, make_table, segments_of
 from moose.tasks.task import Task
 from moose.types import DynamicsModel, Key, Params
 
@@ -29,19 +28,6 @@ class ModelErrors(NamedTuple):
     """[2, H, m]: quantiles :data:`BAND` of the errors' sizes over segments and members"""
     baseline: np.ndarray
     """[H, m]: root mean square of predicting that nothing changes"""
-
-
-class Segments(NamedTuple):
-    """N stretches of a log, H steps each, raw units."""
-
-    windows: jax.Array
-    """[N, F, n]: the history windows they begin with, newest frame first"""
-    actions: jax.Array
-    """[H, N, d]: what was done"""
-    frames: jax.Array
-    """[H, N, n]: what came of it"""
-    rewards: jax.Array
-    """[H, N]"""
 
 
 def measure_model_errors(
@@ -104,19 +90,9 @@ def model_errors(imagined: Imagined, segments: Segments, task: Task) -> ModelErr
 def segments_at(dataset: Dataset, chosen: jax.Array, task: Task, horizon: int) -> Segments:
     """The segments that begin at the chosen transitions [N] of :func:`segment_starts`."""
     table = make_table(dataset)
-
-    @jax.jit
-    def gather(chosen: jax.Array) -> Segments:
-        rows = table.rows[chosen]
-        steps = jnp.arange(horizon)
-        return Segments(
-            gather_windows(table.observations, rows, table.first_rows[chosen], task.history),
-            table.actions[chosen[None] + steps[:, None]],
-            table.observations[rows[None] + 1 + steps[:, None]],
-            table.rewards[chosen[None] + steps[:, None]],
-        )
-
-    segments: Segments = gather(chosen)
+    segments: Segments = jax.jit(lambda chosen: segments_of(table, chosen, task.history, horizon))(
+        chosen
+    )
     return segments
 
 

@@ -25,7 +25,8 @@ I      inputs of a cell
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import jax
@@ -39,10 +40,9 @@ from moose.data.dataset import Dataset
 from moose.data.draws import Draw, draw_steps, make_draw
 from moose.data.normalize import Statistics, clip_to_range, measure, restore, standardise
 from moose.data.split import cut_episodes, split_episodes
-from moose.data.windows import gather_windows
-from moose.models.accuracy import segment_starts
+from moose.errors import DataError
 from moose.models.networks import Network, apply_network, init_network, on_device
-from moose.models.supervised import TransitionTable, make_table
+from moose.models.supervised import Segments, TransitionTable, make_table, segments_of
 from moose.progress import SILENT, Progress
 from moose.tasks.task import Task, to_box
 from moose.training import (
@@ -59,7 +59,8 @@ from moose.types import Key
 
 _BLOCKS = 10
 """Episodes, or blocks of time, that there have to be before some are set apart."""
-_SCALE_SEGMENTS = 2000
+_SCALE_FRAMES = 20_000
+_PROBED_FRAMES = 256
 _HEAD_SIZE = 0.1  # of the first predictions: close to "nothing changes"
 _BOUND_DEVIATIONS = 4.0  # a signal's physical range, in deviations
 
@@ -99,11 +100,14 @@ class RecurrentScales(NamedTuple):
     """Statistics of the training data that recurrent models live in."""
 
     frame: Statistics
-    """Of what is drawn for training, or of a signal's physical range where that is known."""
+    """Of what is drawn for training, or of a signal's physical range where that is known; minimum
+    and maximum are those of the whole log."""
     predicted: Statistics
     """Of the predicted signals in the whole log; predictions are clipped to this range."""
+    given: jax.Array
+    """[n]: 1 for signals that physics gives whatever is predicted, 0 for the others"""
     unshown: jax.Array
-    """[d]: 1 for actions that no signal given by physics responds to, 0 for the others"""
+    """[d]: 1 for actions that no given signal responds to, 0 for the others"""
     reward: Statistics
 
 
@@ -145,20 +149,19 @@ class Memory(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """Stretches of a log to run along, raw units."""
+    """B stretches of a log to run along."""
 
-    windows: jax.Array
-    """[B, F, n], newest first"""
-    actions: jax.Array
-    """[B, H, d]"""
-    frames: jax.Array
-    """[B, H, n]"""
-    rewards: jax.Array
-    """[B, H]"""
+    segments: Segments
+    lengths: jax.Array
+    """[B] how many of their steps are known"""
+    ages: jax.Array
+    """[B] steps since their episodes began: so many changes in a window have happened"""
 
 
 class _Log(NamedTuple):
     table: TransitionTable
+    remaining: jax.Array
+    """[N] how many steps are known from each transition on"""
     draw: Draw
 
 
@@ -203,10 +206,10 @@ def fit_recurrent(
     untrained = init_recurrent(dataset, task, num_members, settings, key)
     _, train_key = split_keys(key, 2)
     training, validation = _set_apart(dataset, settings)
-    horizon = _horizon_in(training, validation, settings)
+    horizon = min(settings.horizon, int(_known_steps(training).max()))
     log, other = _make_log(training, horizon), _make_log(validation, horizon)
     chosen = draw_steps(other.draw, settings.held_out_runs, settings.early_share, jax.random.key(0))
-    runs = jax.jit(lambda steps: _runs_at(other.table, steps, task.history, horizon))(chosen)
+    runs = jax.jit(lambda steps: _runs_at(other, steps, task.history, horizon))(chosen)
     is_seeded = bool(key.ndim)
     per_round = -(-settings.updates // settings.rounds)
     optimiser = optax.chain(
@@ -279,7 +282,7 @@ def num_inputs(task: Task, settings: RecurrentSettings) -> int:
 
 
 def given_columns(task: Task) -> tuple[int, ...]:
-    """Columns of a frame that known physics gives."""
+    """Columns of a frame that are not predicted but given by known physics."""
     return tuple(i for i in range(len(task.observation_names)) if i not in task.predicted)
 
 
@@ -287,15 +290,17 @@ def measure_recurrent_scales(
     dataset: Dataset, task: Task, settings: RecurrentSettings
 ) -> RecurrentScales:
     """Statistics of what is drawn for training, and physical ranges where the task has them."""
-    steps = make_draw(*_steps_of(dataset, np.arange(dataset.num_transitions)))
-    count = min(_SCALE_SEGMENTS * 10, 20 * dataset.num_transitions)
-    chosen = np.asarray(draw_steps(steps, count, settings.early_share, jax.random.key(0)))
-    frames = dataset.observations[dataset.observation_rows[chosen]]
-    values = dataset.observations[dataset.is_observed][:, list(task.predicted)]
+    steps = make_draw(np.arange(dataset.num_transitions), _episodes_of(dataset))
+    chosen = draw_steps(steps, _SCALE_FRAMES, settings.early_share, jax.random.key(0))
+    frames = dataset.observations[dataset.observation_rows[np.asarray(chosen)]]
+    observed = dataset.observations[dataset.is_observed]
+    drawn, whole = measure(frames), measure(observed)
+    given, unshown = probe_physics(frames[:_PROBED_FRAMES], task)
     return RecurrentScales(
-        frame=physical_scale(measure(frames), task),
-        predicted=measure(values),
-        unshown=on_device(_unshown_actions(frames, task)),
+        frame=physical_scale(replace(drawn, minimum=whole.minimum, maximum=whole.maximum), task),
+        predicted=measure(observed[:, list(task.predicted)]),
+        given=on_device(given),
+        unshown=on_device(unshown),
         reward=measure(dataset.rewards),
     )
 
@@ -304,9 +309,43 @@ def physical_scale(statistics: Statistics, task: Task) -> Statistics:
     """The statistics, but those of a range of four deviations where the task knows a range."""
     mean, deviation = np.array(statistics.mean), np.array(statistics.deviation)
     for i, (low, high) in enumerate(task.observation_ranges):
-        if low is not None and high is not None and i not in task.predicted:
+        if low is not None and high is not None and low < high and i not in task.predicted:
             mean[i], deviation[i] = (low + high) / 2, (high - low) / _BOUND_DEVIATIONS
-    return Statistics(mean, deviation, statistics.minimum, statistics.maximum)
+    return replace(statistics, mean=mean, deviation=deviation)
+
+
+def probe_physics(frames: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """What known physics gives before anything is predicted, and which actions it does not show.
+
+    Physics is a function and nothing else is known of it, so it is tried: with other predictions,
+    and with each action at the ends of its range.
+
+    Args:
+        frames: ``[M, n]`` frames of a log.
+        task: The physics.
+
+    Returns:
+        ``[n]``: 1 for signals, not predicted ones, that do not respond to predictions; ``[d]``: 1
+        for actions that none of these signals responds to.
+    """
+    physics = jax.jit(jax.vmap(task.physics))
+    values = frames[:, list(task.predicted)]
+    low, high = (np.asarray(bound, np.float32) for bound in (task.action_low, task.action_high))
+    actions = np.tile((low + high) / 2, (len(frames), 1))
+    usual = physics(frames, actions, values)
+
+    def responds(actions: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return np.asarray(np.any(physics(frames, actions, values) != usual, axis=0))
+
+    others = np.concatenate([values[1:], values[:1] + 1])  # as logged, but with another frame
+    is_given = ~responds(actions, others)
+    is_given[list(task.predicted)] = False
+    is_unshown = np.ones(len(low), np.bool_)
+    for i, bound in itertools.product(range(len(low)), (low, high)):
+        changed = actions.copy()
+        changed[:, i] = bound[i]
+        is_unshown[i] &= not (responds(changed, values) & is_given).any()
+    return is_given.astype(np.float32), is_unshown.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -331,7 +370,7 @@ class RecurrentModel:
     ) -> tuple[Memory, jax.Array]:
         """One imagined step of one member: the next carry, and the next frame [n]."""
         last = carry.frame[jnp.asarray(self.task.predicted)]
-        # What physics gives does not depend on the predictions, or else on the last values here.
+        # Of this frame only those signals are looked at that do not depend on the predictions.
         given = self.task.physics(carry.frame, action, last)
         unshown = to_box(action, self.task) * self.scales.unshown
         inputs = self._inputs(member.cells, given, last, unshown)
@@ -349,36 +388,43 @@ class RecurrentModel:
         output = self._reward_output(member, window[0], action, frame)
         return clip_to_range(restore(output, self.scales.reward), self.scales.reward)
 
-    def run_errors(self, member: RecurrentMembers, run: _Runs) -> tuple[jax.Array, jax.Array]:
-        """Errors along one logged stretch, in deviations: free [H, C], and in the warm-up [F, C].
+    def run_errors(
+        self, member: RecurrentMembers, segment: Segments
+    ) -> tuple[jax.Array, jax.Array]:
+        """Errors along one stretch of a log, in deviations.
 
-        The warm-up has one transition less than frames; its first row is 0.
+        Args:
+            member: The member.
+            segment: The stretch, without its axis N.
+
+        Returns:
+            Those of the free run, [H, C], and of one step each in the warm-up, [F − 1, C].
         """
         columns = jnp.asarray(self.task.predicted)
-        states, first = self._warm_up(member, run.windows)
+        states, first = self._warm_up(member, segment.windows)
 
         @jax.checkpoint
         def step(carry: Memory, action: jax.Array) -> tuple[Memory, jax.Array]:
             return self.step(member, carry, action)
 
-        _, frames = jax.lax.scan(step, Memory(states, run.windows[0]), run.actions)
-        errors = (frames - run.frames)[:, columns]
+        _, frames = jax.lax.scan(step, Memory(states, segment.windows[0]), segment.actions)
+        errors = (frames - segment.frames)[:, columns]
         return errors / jnp.broadcast_to(self._deviation, errors.shape), first
 
-    def reward_errors(self, member: RecurrentMembers, run: _Runs) -> jax.Array:
-        """Errors of a learned reward along one logged stretch, [H], standardised."""
-        frames = jnp.concatenate([run.windows[:1], run.frames])
+    def reward_errors(self, member: RecurrentMembers, segment: Segments) -> jax.Array:
+        """Errors of a learned reward along one stretch of a log, [H], standardised."""
+        frames = jnp.concatenate([segment.windows[:1], segment.frames])
         outputs = jax.vmap(self._reward_output, (None, 0, 0, 0))(
-            member, frames[:-1], run.actions, frames[1:]
+            member, frames[:-1], segment.actions, frames[1:]
         )
-        return outputs - standardise(run.rewards, self.scales.reward)
+        return outputs - standardise(segment.rewards, self.scales.reward)
 
     @property
     def _deviation(self) -> jax.Array:
         return jnp.asarray(self.scales.frame.deviation)[jnp.asarray(self.task.predicted)]
 
     def _warm_up(self, member: RecurrentMembers, window: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """States after the window [F, n], and the one-step errors on the way [F, C]."""
+        """States after the window [F, n], and the one-step errors on the way [F − 1, C]."""
         columns = jnp.asarray(self.task.predicted)
         frames = window[::-1]
         # What was done is not in a window; the middle of an action's range stands for it.
@@ -393,18 +439,17 @@ class RecurrentModel:
             states, change = step_cells(member.cells, states, inputs)
             return states, change - (after - before)[columns] / self._deviation
 
-        cells, units = member.cells.head.shape
-        states = jnp.zeros((cells, units), window.dtype)
-        states, errors = jax.lax.scan(step, states, (frames[:-1], frames[1:]))
-        return states, jnp.concatenate([jnp.zeros((1, cells), window.dtype), errors])
+        states = jnp.zeros(member.cells.head.shape, window.dtype)
+        return jax.lax.scan(step, states, (frames[:-1], frames[1:]))
 
     def _inputs(
         self, cells: Cells, given: jax.Array, last: jax.Array, unshown: jax.Array
     ) -> jax.Array:
-        """X [C, I]: what physics gives for the next frame [n], last values [C], actions [d]."""
+        """The inputs [C, I]: of the next frame [n] what is given, last values [C], actions [d]."""
         columns = jnp.asarray(given_columns(self.task), jnp.int32)
         mean = jnp.asarray(self.scales.frame.mean)[jnp.asarray(self.task.predicted)]
-        shared = jnp.concatenate([standardise(given, self.scales.frame)[columns], unshown])
+        known = standardise(given, self.scales.frame) * self.scales.given
+        shared = jnp.concatenate([known[columns], unshown])
         values = (last - mean) / self._deviation
         count, units = cells.head.shape
         sees_all = cells.weight.shape[-2] - units > len(shared) + 1
@@ -445,20 +490,21 @@ def _make_round(
     def train(
         member: RecurrentMembers, state: optax.OptState, inputs: _Inputs, key: Key
     ) -> tuple[RecurrentMembers, optax.OptState, jax.Array]:
-        table, draw = inputs.training
-        steps = draw_steps(draw, settings.batch_size, settings.early_share, key)
-        runs = _runs_at(table, steps, task.history, horizon)
-        model = RecurrentModel(task, inputs.scales)
-        value, gradients = jax.value_and_grad(
-            lambda member: _member_loss(member, model, runs, settings.warm_up_weight)
-        )(member)
+        log, model = inputs.training, RecurrentModel(task, inputs.scales)
+        steps = draw_steps(log.draw, settings.batch_size, settings.early_share, key)
+        runs = _runs_at(log, steps, task.history, horizon)
+
+        def loss(member: RecurrentMembers) -> jax.Array:
+            free, warm_up = _squared_errors(member, model, runs)
+            return free + settings.warm_up_weight * warm_up
+
+        value, gradients = jax.value_and_grad(loss)(member)
         changes, state = optimiser.update(_within_gates(gradients), state)
         return optax.apply_updates(member, changes), state, value
 
     def validate(member: RecurrentMembers, inputs: _Inputs) -> jax.Array:
         model = RecurrentModel(task, inputs.scales)
-        errors, _ = jax.vmap(model.run_errors, (None, 0))(member, inputs.validation)
-        return jnp.mean(errors**2)
+        return _squared_errors(member, model, inputs.validation)[0]
 
     def run_round(
         state: _State, key: Key, inputs: _Inputs, number: jax.Array
@@ -489,16 +535,32 @@ def _make_round(
     return run_round
 
 
-def _member_loss(
-    member: RecurrentMembers, model: RecurrentModel, runs: _Runs, warm_up_weight: float
-) -> jax.Array:
-    """Mean squared errors: free, in the warm-up, and of the reward where it is learned."""
-    free, first = jax.vmap(model.run_errors, (None, 0))(member, runs)
-    loss = jnp.mean(free**2) + warm_up_weight * jnp.mean(first**2)
-    if member.reward is not None:
-        rewards = jax.vmap(model.reward_errors, (None, 0))(member, runs)
-        loss = loss + jnp.mean(rewards**2)
-    return loss
+def _squared_errors(
+    member: RecurrentMembers, model: RecurrentModel, runs: _Runs
+) -> tuple[jax.Array, jax.Array]:
+    """Mean squared errors of free runs, with the reward's where it is learned; of the warm-up."""
+
+    def errors_along(
+        *parts: jax.Array,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        one = Segments(*parts)
+        reward = None if member.reward is None else model.reward_errors(member, one)
+        return *model.run_errors(member, one), reward
+
+    free, warm_up, reward = jax.vmap(errors_along, (0, 1, 1, 1), 1)(*runs.segments)
+    ahead, back = jnp.arange(len(free)), jnp.arange(len(warm_up), 0, -1)
+    is_known = ahead[:, None] < runs.lengths[None]
+    error = _mean_square(free, is_known)
+    if reward is not None:
+        error = error + _mean_square(reward[..., None], is_known)
+    # What a window shows from before its episode began is a repeated frame: nothing has happened.
+    return error, _mean_square(warm_up, back[:, None] <= runs.ages[None])
+
+
+def _mean_square(errors: jax.Array, is_counted: jax.Array) -> jax.Array:
+    """The mean of squares [T, B, C] at the places [T, B] that count; 0 where there are none."""
+    count = jnp.maximum(jnp.sum(is_counted), 1).astype(errors.dtype) * errors.shape[-1]
+    return jnp.sum(jnp.where(is_counted[..., None], errors, 0.0) ** 2) / count
 
 
 def _within_gates(gradients: RecurrentMembers) -> RecurrentMembers:
@@ -512,54 +574,50 @@ def _within_gates(gradients: RecurrentMembers) -> RecurrentMembers:
     return gradients._replace(cells=gradients.cells._replace(weight=weight))
 
 
-def _runs_at(table: TransitionTable, steps: jax.Array, history: int, horizon: int) -> _Runs:
-    rows = table.rows[steps]
-    ahead = jnp.arange(horizon, dtype=jnp.int32)[None]
+def _runs_at(log: _Log, steps: jax.Array, history: int, horizon: int) -> _Runs:
+    table = log.table
+    lengths = jnp.minimum(log.remaining[steps], horizon)
     return _Runs(
-        gather_windows(table.observations, rows, table.first_rows[steps], history),
-        table.actions[steps[:, None] + ahead],
-        table.observations[rows[:, None] + 1 + ahead],
-        table.rewards[steps[:, None] + ahead],
+        segments_of(table, steps, history, horizon, lengths),
+        lengths,
+        table.rows[steps] - table.first_rows[steps],
     )
 
 
 def _set_apart(dataset: Dataset, settings: RecurrentSettings) -> tuple[Dataset, Dataset]:
     """Episodes, or blocks of time where there are too few, to train on and to validate on."""
-    cut = cut_episodes(dataset, min(_BLOCKS, dataset.num_transitions))
-    train, other = split_episodes(cut.num_episodes, settings.held_out, 0)
-    return cut.select_episodes(train), cut.select_episodes(other)
-
-
-def _horizon_in(training: Dataset, validation: Dataset, settings: RecurrentSettings) -> int:
-    longest = [int((one.lengths - ~one.final_observed).max()) for one in (training, validation)]
-    return max(1, min(settings.horizon, *longest))
+    if dataset.num_transitions > 1:
+        cut = cut_episodes(dataset, min(_BLOCKS, dataset.num_transitions))
+        train, other = split_episodes(cut.num_episodes, settings.held_out, 0)
+        training, validation = cut.select_episodes(train), cut.select_episodes(other)
+        if training.has_successor.any() and validation.has_successor.any():
+            return training, validation
+    raise DataError(
+        f"Of {dataset.num_transitions} transitions none can be set apart to validate models on.",
+        where="recurrent models",
+        advice="add more of the log, or use --set dynamics.kind=stacked",
+    )
 
 
 def _make_log(dataset: Dataset, horizon: int) -> _Log:
+    """A log from which runs are drawn that are known in full, or begin in a short episode."""
+    known, episodes = _known_steps(dataset), _episodes_of(dataset)
+    remaining = (dataset.offsets[:-1] + known)[episodes] - np.arange(dataset.num_transitions)
+    longest = np.minimum(known, horizon)[episodes]
+    is_start = (remaining >= longest) | (longest < horizon)
+    steps = np.flatnonzero(is_start & (remaining > 0))
     return _Log(
-        make_table(dataset), make_draw(*_steps_of(dataset, segment_starts(dataset, horizon)))
+        make_table(dataset),
+        on_device(remaining.astype(np.int32)),
+        make_draw(steps, episodes[steps]),
     )
 
 
-def _steps_of(dataset: Dataset, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and their episodes."""
-    return steps, np.searchsorted(dataset.offsets, steps, side="right") - 1
+def _known_steps(dataset: Dataset) -> np.ndarray:
+    """[E] transitions of each episode that have a known successor."""
+    return dataset.lengths - ~dataset.final_observed
 
 
-def _unshown_actions(frames: np.ndarray, task: Task) -> np.ndarray:
-    """1 for every action that no signal given by physics responds to, at any of some frames."""
-    columns = jnp.asarray(given_columns(task), jnp.int32)
-    count = len(task.action_names)
-    if not len(columns):
-        return np.ones(count, np.float32)
-    low, high = (np.asarray(bound, np.float32) for bound in (task.action_low, task.action_high))
-
-    def given(action: jax.Array, frame: jax.Array) -> jax.Array:
-        last = frame[jnp.asarray(task.predicted)]
-        return task.physics(frame, action, last)[columns]
-
-    responses = jax.jit(jax.vmap(jax.jacobian(given), (None, 0)))(
-        jnp.asarray((low + high) / 2), jnp.asarray(frames[:256])
-    )
-    is_shown = (np.abs(np.asarray(responses)) > 0).any(axis=(0, 1))
-    return np.asarray(~is_shown, np.float32)
+def _episodes_of(dataset: Dataset) -> np.ndarray:
+    """[N] the episode of each transition."""
+    return np.repeat(np.arange(dataset.num_episodes), dataset.lengths)

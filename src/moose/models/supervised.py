@@ -50,6 +50,19 @@ class TransitionTable(NamedTuple):
     """[M] the transitions with a known successor"""
 
 
+class Segments(NamedTuple):
+    """N stretches of a log, H steps each, raw units."""
+
+    windows: jax.Array
+    """[N, F, n]: the history windows they begin with, newest frame first"""
+    actions: jax.Array
+    """[H, N, d]: what was done"""
+    frames: jax.Array
+    """[H, N, n]: what came of it"""
+    rewards: jax.Array
+    """[H, N]"""
+
+
 class FitInputs(NamedTuple, Generic[ScalesT]):
     """What a loss sees besides the parameters."""
 
@@ -91,6 +104,37 @@ def adjoining_windows(
 def successors_of(table: TransitionTable, chosen: jax.Array) -> jax.Array:
     """The frames [B, n] that followed the chosen transitions [B]."""
     return table.observations[table.rows[chosen] + 1]
+
+
+def segments_of(
+    table: TransitionTable,
+    chosen: jax.Array,
+    history: int,
+    horizon: int,
+    lengths: jax.Array | None = None,
+) -> Segments:
+    """The stretches that begin at the chosen transitions.
+
+    Args:
+        table: The log.
+        chosen: ``[N]`` transitions.
+        history: F.
+        horizon: H.
+        lengths: ``[N]`` how many steps are known from each of them on, at least one; the last one
+            is repeated beyond. By default all H are.
+
+    Returns:
+        The stretches.
+    """
+    ahead = jnp.arange(horizon, dtype=jnp.int32)[:, None]
+    if lengths is not None:
+        ahead = jnp.minimum(ahead, lengths[None] - 1)
+    return Segments(
+        windows_of(table, chosen, history),
+        table.actions[chosen[None] + ahead],
+        table.observations[table.rows[chosen][None] + 1 + ahead],
+        table.rewards[chosen[None] + ahead],
+    )
 
 
 def fit_epochs(

@@ -1,0 +1,549 @@
+"""Recurrent models: their equations in NumPy, what they see, their training and its promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moose.data.dataset import Dataset
+from moose.data.episodes import Episode
+from moose.data.normalize import measure
+from moose.errors import DataError
+from moose.models import recurrent
+from moose.models.accuracy import measure_model_errors
+from moose.models.dynamics import StackedModel, StackedSettings, fit_stacked, ready_stacked
+from moose.models.networks import Dense
+from moose.models.recurrent import (
+    Cells,
+    RecurrentMembers,
+    RecurrentModel,
+    RecurrentSettings,
+    fit_recurrent,
+    measure_recurrent_scales,
+    num_inputs,
+    probe_physics,
+    step_cells,
+)
+from moose.models.rollout import follow
+from moose.models.supervised import make_table, segments_of
+from moose.tasks.task import Task
+from toys import (
+    LEVER_BOUND,
+    PUSH,
+    MemoryJournal,
+    altered,
+    apply_numpy,
+    assert_close,
+    assert_same_bits,
+    differ,
+    make_toy_log,
+    make_toy_task,
+    toy_reward_numpy,
+)
+
+UNITS, COLUMNS = 4, [1, 0]
+TINY = RecurrentSettings(
+    units=UNITS,
+    reward_hidden=(5,),
+    horizon=6,
+    updates=6,
+    batch_size=8,
+    learning_rate=1e-2,
+    held_out_runs=16,
+    rounds=3,
+)
+
+
+def member_of(tree, index):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def push_physics(frame, action, predicted):
+    """The lever shows what the first action does, and nothing of the second."""
+    lever = jnp.clip(frame[2] + PUSH[0] * action[0], -LEVER_BOUND, LEVER_BOUND)
+    return jnp.stack([predicted[1], predicted[0], lever])
+
+
+def push_physics_numpy(frame, action, predicted):
+    lever = frame[2] + PUSH[0] * action[0]
+    return np.array([predicted[1], predicted[0], min(max(lever, -LEVER_BOUND), LEVER_BOUND)])
+
+
+def make_push_task(**options):
+    return dataclasses.replace(make_toy_task(history=3, **options), physics=push_physics)
+
+
+# One step of the cells
+
+
+def sigmoid(numbers):
+    return 1.0 / (1.0 + np.exp(-numbers))
+
+
+def cell_numpy(weights, state, inputs):
+    """The equations of a cell from the module's docstring."""
+    joined = np.concatenate([inputs, state])
+    reset = sigmoid(joined @ weights["reset"] + weights["reset_bias"])
+    update = sigmoid(joined @ weights["update"] + weights["update_bias"])
+    from_inputs = inputs @ weights["inputs"] + weights["inputs_bias"]
+    from_state = state @ weights["state"] + weights["state_bias"]
+    candidate = np.tanh(from_inputs + reset * from_state)
+    state = candidate + update * (state - candidate)
+    return state, state @ weights["head"] + weights["head_bias"]
+
+
+def random_cells(rng, count, inputs, size=0.7):
+    """Cells as the module keeps them, and as the equations have them."""
+    shapes = {
+        "reset": (inputs + UNITS, UNITS),
+        "update": (inputs + UNITS, UNITS),
+        "inputs": (inputs, UNITS),
+        "state": (UNITS, UNITS),
+        "reset_bias": (UNITS,),
+        "update_bias": (UNITS,),
+        "inputs_bias": (UNITS,),
+        "state_bias": (UNITS,),
+        "head": (UNITS,),
+        "head_bias": (),
+    }
+    apart = [
+        {name: size * rng.normal(size=shape) for name, shape in shapes.items()}
+        for _ in range(count)
+    ]
+
+    def joined(one):
+        unseen = np.zeros((UNITS, UNITS)), np.zeros((inputs, UNITS))
+        candidate = np.vstack([one["inputs"], unseen[0]]), np.vstack([unseen[1], one["state"]])
+        return np.hstack([one["reset"], one["update"], *candidate])
+
+    biases = ("reset_bias", "update_bias", "inputs_bias", "state_bias")
+    cells = Cells(
+        weight=np.stack([joined(one) for one in apart]),
+        bias=np.stack([np.concatenate([one[name] for name in biases]) for one in apart]),
+        head=np.stack([one["head"] for one in apart]),
+        head_bias=np.stack([one["head_bias"] for one in apart]),
+    )
+    return cells, apart
+
+
+def random_network(rng):
+    """Of a reward: on a frame, an action and the next frame."""
+    return tuple(Dense(rng.normal(size=s), rng.normal(size=s[1])) for s in ((8, 5), (5, 1)))
+
+
+def test_cells_are_their_equations():
+    rng = np.random.default_rng(0)
+    cells, apart = random_cells(rng, 3, 5)
+    states, inputs = rng.normal(size=(3, UNITS)), 2.0 * rng.normal(size=(3, 5))
+    with jax.enable_x64(True):
+        found, changes = jax.jit(step_cells)(cells, states, inputs)
+    for i, weights in enumerate(apart):
+        state, change = cell_numpy(weights, states[i], inputs[i])
+        np.testing.assert_allclose(found[i], state, rtol=1e-12)
+        np.testing.assert_allclose(changes[i], change, rtol=1e-12)
+
+
+# Runs of a member
+
+
+def inputs_numpy(scales, sees_all, frame, last, actions):
+    """Of each cell: the lever, the actions that are not shown, its own last value or all."""
+    frame_scale = scales.frame
+    lever = (frame[2] - frame_scale.mean[2]) / frame_scale.deviation[2]
+    values = (last - frame_scale.mean[COLUMNS]) / frame_scale.deviation[COLUMNS]
+    own = [values, values] if sees_all else values[:, None]
+    return [np.concatenate([[lever], actions, value]) for value in own]
+
+
+def run_numpy(apart, task, scales, physics, is_unshown, sees_all, window, actions):
+    """Frames of a free run along actions, and the one-step errors on the way through the window."""
+    deviation = scales.frame.deviation[COLUMNS]
+    low, high = np.array(task.action_low), np.array(task.action_high)
+    states, frames, warm_up = [np.zeros(UNITS)] * 2, [], []
+
+    def advance(states, inputs):
+        pairs = [cell_numpy(*one) for one in zip(apart, states, inputs, strict=True)]
+        return [state for state, _ in pairs], np.array([change for _, change in pairs])
+
+    for before, after in itertools.pairwise(window[::-1]):
+        inputs = inputs_numpy(scales, sees_all, after, before[COLUMNS], np.zeros(2))
+        states, change = advance(states, inputs)
+        warm_up.append(change - (after - before)[COLUMNS] / deviation)
+    frame, num_clipped = window[0], 0
+    for action in actions:
+        last = frame[COLUMNS]
+        box = 2.0 * (action - low) / (high - low) - 1.0
+        given = physics(frame, action, np.full(2, np.nan))
+        inputs = inputs_numpy(scales, sees_all, given, last, box * is_unshown)
+        states, change = advance(states, inputs)
+        free = last + change * deviation
+        predicted = np.clip(free, scales.predicted.minimum, scales.predicted.maximum)
+        num_clipped += int((free != predicted).any())
+        frame = physics(frame, action, predicted)
+        frames.append(frame)
+    return np.array(frames), np.array(warm_up), num_clipped
+
+
+def reward_numpy(task, scales, network, frame, action, after):
+    if task.reward is not None:
+        return toy_reward_numpy(frame, action, after)
+    low, high = np.array(task.action_low), np.array(task.action_high)
+    parts = [(one - scales.frame.mean) / scales.frame.deviation for one in (frame, after)]
+    features = np.concatenate([parts[0], 2.0 * (action - low) / (high - low) - 1.0, parts[1]])
+    reward = apply_numpy(network, features)[0] * scales.reward.deviation + scales.reward.mean
+    return np.clip(reward, scales.reward.minimum, scales.reward.maximum)
+
+
+@pytest.mark.parametrize(("inputs", "is_reward_known"), [("own", False), ("all", True)])
+def test_a_rollout_is_the_loop_over_window_and_steps(inputs, is_reward_known):
+    task = make_push_task(is_reward_known=is_reward_known)
+    settings, rng = TINY.model_copy(update={"inputs": inputs}), np.random.default_rng(1)
+    log = make_toy_log(task)
+    scales = jax.tree.map(
+        lambda leaf: np.asarray(leaf, np.float64), measure_recurrent_scales(log, task, settings)
+    )
+    drawn = [random_cells(rng, 2, num_inputs(task, settings), size=1.0) for _ in range(2)]
+    networks = [random_network(rng) for _ in range(2)]
+    members = jax.tree.map(
+        lambda *leaves: np.stack(leaves),
+        *(
+            RecurrentMembers(cells, None if is_reward_known else network)
+            for (cells, _), network in zip(drawn, networks, strict=True)
+        ),
+    )
+    starts = log.observations[[[4, 3, 2], [40, 39, 38]]].astype(np.float64)
+    actions = rng.uniform(task.action_low, task.action_high, (5, 2, 2))
+    with jax.enable_x64(True):
+        imagined = jax.jit(
+            lambda members: follow(RecurrentModel(task, scales), members, starts, actions)
+        )(members)
+    clipped = []
+    for k, i in itertools.product(range(2), range(2)):
+        frames, _, num_clipped = run_numpy(
+            *(drawn[k][1], task, scales, push_physics_numpy, np.array([0.0, 1.0])),
+            *(inputs == "all", starts[i], actions[:, i]),
+        )
+        clipped.append(num_clipped)
+        np.testing.assert_allclose(imagined.frames[3:, k, i], frames, rtol=1e-9)
+        before = [starts[i][0], *frames[:-1]]
+        rewards = [
+            reward_numpy(task, scales, networks[k], *step)
+            for step in zip(before, actions[:, i], frames, strict=True)
+        ]
+        np.testing.assert_allclose(imagined.rewards[:, k, i], rewards, rtol=1e-9)
+    assert 0 < sum(clipped) < 4 * 5
+
+
+def test_errors_count_what_has_happened_only():
+    task, rng = make_push_task(is_reward_known=False), np.random.default_rng(2)
+    log = make_toy_log(task, episodes=2, steps=8, unfinished=(1,))
+    scales = measure_recurrent_scales(log, task, TINY)
+    cells, apart = random_cells(rng, 2, num_inputs(task, TINY), size=0.3)
+    network = random_network(rng)
+    member = jax.tree.map(jnp.float32, RecurrentMembers(cells, network))
+    table = make_table(log)
+    # At an episode's first step, at its second with five known ones left, and at its last but one.
+    steps, lengths, ages = jnp.int32([0, 9, 6]), jnp.int32([6, 6, 2]), jnp.int32([0, 1, 6])
+    runs = recurrent._Runs(segments_of(table, steps, 3, 6, lengths), lengths, ages)
+    free, warm_up = jax.jit(
+        lambda member: recurrent._squared_errors(member, RecurrentModel(task, scales), runs)
+    )(member)
+
+    errors, first_errors, reward_errors = [], [], []
+    rows = np.array([0, 10, 6])
+    for row, step, length, age in zip(rows, steps, lengths, ages, strict=True):
+        window = log.observations[np.maximum(row - np.arange(3), row - age)].astype(np.float64)
+        actions = log.actions[step : step + length].astype(np.float64)
+        truth = log.observations[row + 1 : row + 1 + length].astype(np.float64)
+        frames, warm, _ = run_numpy(
+            *(apart, task, scales, push_physics_numpy, np.array([0.0, 1.0]), False),
+            *(window, actions),
+        )
+        errors.append((frames - truth)[:, COLUMNS] / scales.frame.deviation[COLUMNS])
+        first_errors.append(warm[max(2 - age, 0) :])
+        wide = dataclasses.replace(scales.reward, minimum=-np.inf, maximum=np.inf)
+        for t, action in enumerate(actions):
+            before = window[0] if t == 0 else truth[t - 1]
+            scale = scales._replace(reward=wide)
+            guess = reward_numpy(task, scale, network, before, action, truth[t])
+            reward_errors.append((guess - log.rewards[step + t]) / scales.reward.deviation)
+    assert [len(part) for part in first_errors] == [0, 1, 2]
+    expected = np.mean(np.concatenate(errors) ** 2) + np.mean(np.square(reward_errors))
+    np.testing.assert_allclose(free, expected, rtol=1e-4)
+    np.testing.assert_allclose(warm_up, np.mean(np.concatenate(first_errors) ** 2), rtol=1e-4)
+
+
+# What is seen
+
+
+def test_physics_is_tried_for_what_it_gives_and_shows():
+    frames = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+
+    def probed(physics, predicted=("y", "x")):
+        task = dataclasses.replace(make_toy_task(), physics=physics, predicted_names=predicted)
+        return [part.tolist() for part in probe_physics(frames, task)]
+
+    assert probed(make_toy_task().physics) == [[0, 0, 1], [0, 0]]
+    assert probed(push_physics) == [[0, 0, 1], [0, 1]]
+    # An action that shows at the end of its range only, and hardly ever.
+    assert probed(
+        lambda frame, action, predicted: jnp.stack(
+            [predicted[1], predicted[0], jnp.minimum(frame[2], 0.0) + jnp.floor(action[1] / 1.5)]
+        )
+    ) == [[0, 0, 1], [1, 0]]
+    # What follows from a prediction is not known before, and shows nothing that is.
+    assert probed(
+        lambda frame, action, predicted: jnp.stack(
+            [predicted[1], predicted[0], predicted[0] - action[0]]
+        )
+    ) == [[0, 0, 0], [1, 1]]
+    nothing_known = probed(lambda frame, action, predicted: predicted, ("x", "y", "lever"))
+    assert nothing_known == [[0, 0, 0], [1, 1]]
+
+
+def test_a_shown_action_acts_through_physics_alone():
+    task, rng = make_push_task(), np.random.default_rng(3)
+    log = make_toy_log(task)
+    scales = measure_recurrent_scales(log, task, TINY)
+    cells, _ = random_cells(rng, 2, num_inputs(task, TINY))
+    member = RecurrentMembers(jax.tree.map(jnp.float32, cells), None)
+    model = RecurrentModel(task, scales)
+
+    @jax.jit
+    def predicted(window, action):
+        return model.step(member, model.start(member, window), action)[1][jnp.asarray(COLUMNS)]
+
+    # The lever is at its bound and stays there whatever the first action adds to it.
+    window = log.observations[:3] * np.float32([1, 1, 0]) + np.float32([0, 0, LEVER_BOUND])
+    usual = predicted(window, np.float32([0.5, 1.0]))
+    assert_same_bits(predicted(window, np.float32([2.0, 1.0])), usual)
+    assert differ(predicted(window, np.float32([0.5, 1.4])), usual)
+    assert differ(predicted(window, np.float32([-0.5, 1.0])), usual)  # the lever moves
+
+
+def test_a_physical_range_is_the_scale_of_what_hardly_varies():
+    limits = ((None, None), (-9.0, 9.0), (-2.0, 6.0))
+    task = dataclasses.replace(make_toy_task(), observation_limits=limits)
+    log = make_toy_log(task)
+    stuck = log.observations.copy()
+    stuck[:, 2] = 0.5 + 1e-4 * stuck[:, 2]
+    log = altered(log, observations=stuck)
+    scale = measure_recurrent_scales(log, task, TINY).frame
+    assert (scale.mean[2], scale.deviation[2]) == (2.0, 2.0)  # four deviations wide
+    whole = measure(log.observations)
+    np.testing.assert_allclose(scale.mean[:2], whole.mean[:2], atol=0.2)  # a predicted one's, too
+    np.testing.assert_allclose(scale.deviation[:2], whole.deviation[:2], rtol=0.2)
+    # What a policy on disk calls the range of the data is the range of all data.
+    assert_same_bits((scale.minimum, scale.maximum), (whole.minimum, whole.maximum))
+
+
+# Training
+
+
+class PatientJournal(MemoryJournal):
+    """Remembers every state."""
+
+    def __init__(self):
+        super().__init__()
+        self.history = []
+
+    def keep(self, stage, step, state):
+        super().keep(stage, step, state)
+        self.history.append(self.states[stage][0])
+
+
+def make_mixed_log(task):
+    """Long and short episodes, some of them without their last frame."""
+    parts = [
+        make_toy_log(task, episodes=10, steps=12, unfinished=(1, 4)),
+        make_toy_log(task, episodes=4, steps=3, unfinished=(0,), seed=1),
+    ]
+    episodes = [
+        Episode(
+            log.observations[row : row + length + observed],
+            log.actions[first : first + length],
+            log.rewards[first : first + length],
+        )
+        for log in parts
+        for row, first, length, observed in zip(
+            log.offsets[:-1] + np.arange(log.num_episodes),
+            log.offsets[:-1],
+            log.lengths,
+            log.final_observed,
+            strict=True,
+        )
+    ]
+    return Dataset.from_episodes(episodes, task.observation_names, task.action_names, {})
+
+
+TASK = make_push_task(is_reward_known=False)
+LOG = make_mixed_log(TASK)
+# Large steps, so that models get worse at times; a horizon that no episode has.
+WILD = TINY.model_copy(
+    update={"learning_rate": 0.3, "gradient_clip": 100.0, "rounds": 6, "horizon": 50}
+)
+
+
+def fit(log=LOG, key=0, **options):
+    return fit_recurrent(log, TASK, 2, WILD, jax.random.key(key), **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    journal = PatientJournal()
+    return fit(journal=journal), journal
+
+
+def test_each_member_keeps_the_weights_that_were_best(undisturbed):
+    fitted, journal = undisturbed
+    least = np.array([state.least for state in journal.history])  # [rounds, K]
+    best = [int(np.flatnonzero(least[:, k] == least[-1, k])[0]) for k in range(2)]
+    assert min(best) < len(least) - 1
+    for k in range(2):
+        kept = member_of(journal.history[best[k]].members, k)
+        assert_same_bits(member_of(jax.tree.map(np.asarray, fitted.members), k), kept)
+    for line, lowest in zip(journal.lines, least, strict=True):
+        assert line[2].keys() == {"loss", "validation", "best_validation"}
+        np.testing.assert_allclose(line[2]["best_validation"], lowest.mean(), rtol=1e-6)
+        assert line[2]["validation"] >= line[2]["best_validation"] * (1 - 1e-6)
+    assert differ(member_of(fitted.members, 0), member_of(fitted.members, 1))
+
+
+def test_the_candidate_s_parts_stay_apart(undisturbed):
+    weight = np.asarray(undisturbed[0].members.cells.weight)
+    inputs = num_inputs(TASK, TINY)
+    parts = np.split(weight, 4, axis=-1)
+    assert (parts[2][:, :, inputs:] == 0).all()
+    assert (parts[3][:, :, :inputs] == 0).all()
+    assert (parts[2][:, :, :inputs] != 0).all()
+    assert (parts[3][:, :, inputs:] != 0).all()
+
+
+def test_a_fit_interrupted_ends_with_the_same_bits(undisturbed):
+    fitted, journal = undisturbed
+    resumed = MemoryJournal()
+    resumed.fail_at = ("models", 4)
+    with pytest.raises(KeyboardInterrupt):
+        fit(journal=resumed)
+    resumed.fail_at = None
+    assert_same_bits(fit(journal=resumed), fitted)
+    for found, expected in zip(resumed.lines, journal.lines, strict=True):
+        assert found[:2] == expected[:2]
+        assert_same_bits(found[2], expected[2])
+
+
+def test_placeholders_are_never_learned_from(undisturbed, monkeypatch):
+    def poisoned_table(dataset):
+        observed = dataset.is_observed[:, None]
+        table = make_table(dataset)
+        return table._replace(observations=jnp.where(observed, table.observations, 1e30))
+
+    monkeypatch.setattr(recurrent, "make_table", poisoned_table)
+    assert_same_bits(fit(), undisturbed[0])
+
+
+def test_seeds_together_are_seeds_in_turn(undisturbed):
+    def after_two_rounds(keys):
+        journal = MemoryJournal()
+        journal.fail_at = ("models", 3)
+        with pytest.raises(KeyboardInterrupt):
+            fit_recurrent(LOG, TASK, 2, WILD, keys, journal=journal)
+        return journal.states["models"][0]
+
+    keys = jnp.stack([jax.random.key(1), jax.random.key(0)])
+    together, alone = after_two_rounds(keys), after_two_rounds(keys[0])
+    for seed, expected in enumerate([alone, undisturbed[1].history[1]]):
+        found = member_of(together, seed)
+        assert_close(found.members, expected.members, rtol=1e-3, atol=1e-3)
+        assert_close(found.least, expected.least, rtol=1e-3)
+    assert differ(member_of(together.members, 0), member_of(together.members, 1))
+
+
+def test_runs_begin_where_they_are_known_and_in_all_of_a_short_episode():
+    log = recurrent._make_log(LOG, 6)
+    steps = set(np.asarray(log.draw.steps).tolist())
+    expected = set()
+    for episode, (first, length) in enumerate(zip(LOG.offsets[:-1], LOG.lengths, strict=True)):
+        known = length - (not LOG.final_observed[episode])
+        expected |= set(range(first, first + (known - 5 if known >= 6 else known)))
+    assert steps == expected
+    np.testing.assert_array_equal(np.asarray(log.remaining)[:12], np.arange(12, 0, -1))
+    np.testing.assert_array_equal(np.asarray(log.remaining)[12:24], np.arange(11, -1, -1))
+
+
+@pytest.mark.parametrize("unfinished", [(), (0, 1)])
+def test_too_little_to_set_anything_apart_is_said(unfinished):
+    log = make_toy_log(TASK, episodes=1 + bool(unfinished), steps=1, unfinished=unfinished)
+    with pytest.raises(DataError, match="none can be set apart") as caught:
+        fit_recurrent(log, TASK, 1, TINY, jax.random.key(0))
+    assert caught.value.where == "recurrent models"
+    assert "add more of the log" in caught.value.advice
+
+
+# A plant with a memory
+
+DELAY = 3
+
+
+def make_delay_task(history):
+    """A level that follows a valve some steps later; the valve itself is known."""
+    return Task(
+        name="delay",
+        observation_names=("level", "valve"),
+        action_names=("set",),
+        action_low=(-1.0,),
+        action_high=(1.0,),
+        history=history,
+        discount=0.9,
+        horizon=10,
+        target="direct",
+        predicted_names=("level",),
+        physics=lambda frame, action, predicted: jnp.stack([predicted[0], action[0]]),
+        reward=lambda frame, action, following: -(following[0] ** 2),
+    )
+
+
+def make_delay_log(task, seed, episodes=1, steps=1000):
+    rng = np.random.default_rng(seed)
+    parts = []
+    for _ in range(episodes):
+        valve = [0.0] * DELAY + list(rng.uniform(-1, 1, steps))
+        level = [rng.normal() * 0.5]
+        for time in range(steps):
+            level.append(0.7 * level[-1] + 0.5 * valve[time])
+        frames = np.column_stack([level, [0.0, *valve[DELAY:]]])
+        rewards = -np.square(level[1:])
+        parts.append(Episode(frames, np.array(valve[DELAY:])[:, None], rewards))
+    return Dataset.from_episodes(parts, task.observation_names, task.action_names, {})
+
+
+def test_what_happened_some_steps_ago_is_remembered():
+    task, key = make_delay_task(history=5), jax.random.key(0)
+    log, held_out = make_delay_log(task, seed=0), make_delay_log(task, seed=1)
+    # One long episode, of which blocks are set apart.
+    training, validation = recurrent._set_apart(log, TINY)
+    assert (training.lengths == 100).all()
+    assert (training.num_episodes, validation.num_episodes) == (9, 1)
+    settings = RecurrentSettings(
+        units=8, horizon=10, updates=250, batch_size=16, learning_rate=3e-2, rounds=5
+    )
+    fitted = fit_recurrent(log, task, 2, settings, key)
+
+    def error_of(model, members):
+        errors = measure_model_errors(
+            model, members, held_out, model.task, horizon=10, num_starts=200, key=key
+        )
+        return errors.by_step[-1, 0], errors.baseline[-1, 0]
+
+    error, no_change = error_of(RecurrentModel(task, fitted.scales), fitted.members)
+    short = make_delay_task(history=1)
+    sizes = StackedSettings(members=2, hidden=(16,), epochs=40, batch_size=100, learning_rate=1e-2)
+    stacked = fit_stacked(log, short, sizes, key)
+    forgetful, _ = error_of(StackedModel(short, stacked.scales), ready_stacked(stacked.members))
+    assert error < 0.25 * no_change
+    assert error < 0.5 * forgetful
