@@ -37,7 +37,7 @@ from pydantic import Field
 
 from moose.config import Settings
 from moose.data.dataset import Dataset
-from moose.data.draws import Draw, draw_steps, make_draw
+from moose.data.draws import Draw, draw_steps, draw_within
 from moose.data.normalize import Statistics, clip_to_range, measure, restore, standardise
 from moose.data.split import cut_episodes, split_episodes
 from moose.errors import DataError
@@ -290,7 +290,7 @@ def measure_recurrent_scales(
     dataset: Dataset, task: Task, settings: RecurrentSettings
 ) -> RecurrentScales:
     """Statistics of what is drawn for training, and physical ranges where the task has them."""
-    steps = make_draw(np.arange(dataset.num_transitions), _episodes_of(dataset))
+    steps = draw_within(dataset)
     chosen = draw_steps(steps, _SCALE_FRAMES, settings.early_share, jax.random.key(0))
     frames = dataset.observations[dataset.observation_rows[np.asarray(chosen)]]
     observed = dataset.observations[dataset.is_observed]
@@ -601,7 +601,8 @@ def _set_apart(dataset: Dataset, settings: RecurrentSettings) -> tuple[Dataset, 
 
 def _make_log(dataset: Dataset, horizon: int) -> _Log:
     """A log from which runs are drawn that are known in full, or begin in a short episode."""
-    known, episodes = _known_steps(dataset), _episodes_of(dataset)
+    known = _known_steps(dataset)
+    episodes = np.repeat(np.arange(dataset.num_episodes), dataset.lengths)
     remaining = (dataset.offsets[:-1] + known)[episodes] - np.arange(dataset.num_transitions)
     longest = np.minimum(known, horizon)[episodes]
     is_start = (remaining >= longest) | (longest < horizon)
@@ -609,15 +610,10 @@ def _make_log(dataset: Dataset, horizon: int) -> _Log:
     return _Log(
         make_table(dataset),
         on_device(remaining.astype(np.int32)),
-        make_draw(steps, episodes[steps]),
+        draw_within(dataset, steps),
     )
 
 
 def _known_steps(dataset: Dataset) -> np.ndarray:
     """[E] transitions of each episode that have a known successor."""
     return dataset.lengths - ~dataset.final_observed
-
-
-def _episodes_of(dataset: Dataset) -> np.ndarray:
-    """[N] the episode of each transition."""
-    return np.repeat(np.arange(dataset.num_episodes), dataset.lengths)
