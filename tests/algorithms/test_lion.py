@@ -97,12 +97,3 @@ def test_the_distance_from_the_behaviour_is_its_equation(task, log):
                 size = np.sum((box - known) ** 2)
                 expected[start] += discount**time * size / horizon / models
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
-def test_drawn_statistics_are_those_of_early_frames_with_the_whole_range(log):
-    early, even = lion.measure_drawn(log, 1.0), lion.measure_drawn(log, 0.0)
-    np.testing.assert_allclose(even.mean, log.observations.mean(0), atol=0.05)
-    assert not np.allclose(early.mean, even.mean, atol=0.01)
-    for one in (early, even):
-        np.testing.assert_array_equal(one.minimum, log.observations.min(axis=0))
-        np.testing.assert_array_equal(one.maximum, log.observations.max(axis=0))

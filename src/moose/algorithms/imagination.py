@@ -1,4 +1,4 @@
-"""What the algorithms that imagine share: the return of imagined trajectories and their penalty.
+"""What algorithms that imagine share: learning the plant, returns and penalties of trajectories.
 
 ======  =========  =============================================
 symbol  name       meaning
@@ -17,14 +17,75 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from moose.config import digest
+from moose.data.dataset import Dataset
+from moose.models.ensembles import (
+    AnyEnsemble,
+    DynamicsSettings,
+    fit_digest,
+    fit_ensemble,
+    init_ensemble,
+)
 from moose.models.rollout import Imagined, states_of
 from moose.models.support import (
     Autoencoder,
+    Support,
     SupportScales,
+    SupportSettings,
+    fit_support,
+    init_support,
     reconstruction_error,
     support_inputs,
 )
+from moose.progress import SILENT, Progress
+from moose.tasks.task import Task
+from moose.training import FORGETFUL, Journal, key_numbers
 from moose.types import Key
+
+
+def learn_plant(
+    training: Dataset,
+    task: Task,
+    dynamics: DynamicsSettings,
+    support: SupportSettings,
+    models_key: Key,
+    support_key: Key,
+    *,
+    progress: Progress = SILENT,
+    journal: Journal = FORGETFUL,
+) -> tuple[AnyEnsemble, Support]:
+    """Fit dynamics models and support model, or find them where an earlier run has left them.
+
+    Args:
+        training: The training episodes.
+        task: What is known about the plant.
+        dynamics: Settings of the models.
+        support: Settings of the support model.
+        models_key: One key, or one for each of several seeds.
+        support_key: Likewise.
+        progress: Whom to tell.
+        journal: Where checkpoints, metrics and shared results go.
+
+    Returns:
+        Both.
+    """
+    ensemble = journal.once(
+        "models",
+        fit_digest(training, task, dynamics, models_key),
+        init_ensemble(training, task, dynamics, models_key),
+        lambda: fit_ensemble(
+            training, task, dynamics, models_key, progress=progress, journal=journal
+        ),
+    )
+    autoencoder = journal.once(
+        "support",
+        digest(training.fingerprint, task.facts, support, key_numbers(support_key)),
+        init_support(training, task, support, support_key),
+        lambda: fit_support(
+            training, task, support, support_key, progress=progress, journal=journal
+        ),
+    )
+    return ensemble, autoencoder
 
 
 def discounted_return(rewards: jax.Array, discount: float) -> jax.Array:

@@ -43,23 +43,27 @@ from pydantic import Field
 
 from moose.algorithms.imagination import (
     discounted_return,
+    learn_plant,
     pessimistic_return,
     support_penalties,
 )
-from moose.config import Settings, digest
+from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.data.draws import Draw, draw_first_steps, draw_steps, draw_within
-from moose.data.normalize import Statistics, measure, standardise
+from moose.data.normalize import Statistics, standardise
 from moose.data.split import split_episodes
-from moose.models.actor import DialActor, num_features
+from moose.models.actor import DialActor
+from moose.models.behaviour import (
+    BehaviourSettings,
+    behaviour_action,
+    fit_behaviour,
+    measure_drawn,
+)
 from moose.models.ensembles import (
     AnyEnsemble,
     AnyReadyMembers,
     AnyScales,
     DynamicsSettings,
-    fit_digest,
-    fit_ensemble,
-    init_ensemble,
     make_model,
     ready,
 )
@@ -80,9 +84,7 @@ from moose.models.support import (
     SupportScales,
     SupportSettings,
     familiarity_by_seed,
-    fit_support,
     frames_seen,
-    init_support,
 )
 from moose.progress import SILENT, Progress
 from moose.tasks.task import Task, from_box, to_box
@@ -94,10 +96,8 @@ from moose.training import (
     Observer,
     Update,
     chunk_size,
-    descend,
     falling_rate,
     init_learner,
-    key_numbers,
     per_seed,
     repeat_update,
     split_keys,
@@ -106,23 +106,6 @@ from moose.types import Key
 
 _FIRST_SIZE = 0.01  # of what an untrained search adds to holding still
 _MOST_STILL = 0.95  # an action at its bound has no slope to leave it by
-
-
-class BehaviourSettings(Settings):
-    """How the log's behaviour is cloned."""
-
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
-    updates: int = Field(default=3000, ge=1)
-    """Gradient steps."""
-    batch_size: int = Field(default=256, ge=1)
-    """Transitions per gradient step."""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    """First step size of Adam, from which it falls to 0 along a cosine."""
-    early_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of the transitions from early in an episode: every doubling of age as likely."""
-    checks: int = Field(default=10, ge=1)
-    """How often, evenly spread, the state is kept."""
 
 
 class SearchSettings(Settings):
@@ -269,21 +252,15 @@ def fit(
     train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
     training = dataset.select_episodes(train)
     models_key, support_key, behaviour_key, search_key = split_keys(key, 4)
-    ensemble = journal.once(
-        "models",
-        fit_digest(training, task, config.dynamics, models_key),
-        init_ensemble(training, task, config.dynamics, models_key),
-        lambda: fit_ensemble(
-            training, task, config.dynamics, models_key, progress=progress, journal=journal
-        ),
-    )
-    support = journal.once(
-        "support",
-        digest(training.fingerprint, task.facts, config.support, key_numbers(support_key)),
-        init_support(training, task, config.support, support_key),
-        lambda: fit_support(
-            training, task, config.support, support_key, progress=progress, journal=journal
-        ),
+    ensemble, support = learn_plant(
+        training,
+        task,
+        config.dynamics,
+        config.support,
+        models_key,
+        support_key,
+        progress=progress,
+        journal=journal,
     )
     frame = measure_drawn(training, config.behaviour.early_share)
     behaviour = fit_behaviour(
@@ -312,56 +289,6 @@ def familiarity(
     train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
     training = dataset.select_episodes(train)
     return familiarity_by_seed(fitted.support, training, task, config.support)
-
-
-def fit_behaviour(
-    training: Dataset,
-    task: Task,
-    settings: BehaviourSettings,
-    frame: Statistics,
-    key: Key,
-    *,
-    progress: Progress = SILENT,
-    journal: Journal = FORGETFUL,
-) -> Network:
-    """Clone what the log did: b minimises the mean of ‖b(s) − a‖²; see :func:`fit`."""
-    init_key, update_key = split_keys(key, 2)
-    sizes = (num_features(task), *settings.hidden, len(task.action_names))
-    network = per_seed(lambda one: init_network(one, sizes), init_key)
-    optimiser = optax.adam(falling_rate(settings.learning_rate, settings.updates))
-    is_seeded = bool(key.ndim)
-
-    def update(
-        learner: Learner[Network],
-        key: Key,
-        log: tuple[TransitionTable, Draw, Statistics],
-        step: jax.Array,
-    ) -> tuple[Learner[Network], Metrics]:
-        table, draw, frame = log
-        key = jax.random.fold_in(key, step)
-        chosen = draw_steps(draw, settings.batch_size, settings.early_share, key)
-        windows, actions = windows_of(table, chosen, task.history), table.actions[chosen]
-
-        def loss(network: Network) -> tuple[jax.Array, Metrics]:
-            chosen = jax.vmap(lambda window: behaviour_action(network, frame, window))(windows)
-            value = jnp.mean((chosen - jax.vmap(lambda a: to_box(a, task))(actions)) ** 2)
-            return value, {"loss": value}
-
-        return descend(learner, optimiser, loss)
-
-    learner = repeat_update(
-        "behaviour",
-        update,
-        init_learner(network, optimiser, is_seeded=is_seeded),
-        update_key,
-        (make_table(training), draw_within(training), frame),
-        total=settings.updates,
-        chunk=chunk_size(settings.updates, settings.checks),
-        is_seeded=is_seeded,
-        progress=progress,
-        journal=journal,
-    )
-    return learner.params
 
 
 def search_policy(
@@ -541,11 +468,6 @@ def policy_loss(
     }
 
 
-def behaviour_action(network: Network, scale: Statistics, window: jax.Array) -> jax.Array:
-    """b(s) in the box [−1, 1]^d, for a raw window [F, n]."""
-    return jnp.tanh(apply_network(network, standardise(window, scale).reshape(-1)))
-
-
 def found_action(
     network: Network,
     scale: Statistics,
@@ -596,15 +518,6 @@ def widened(
     whole = whole.at[:, seen].set(weight * ratio[None, :, None])
     flat = jnp.concatenate([whole.reshape(history * signals, -1), first.weight[-1:]])
     return (Dense(flat, first.bias + jnp.einsum("hco,c->o", weight, shift)), *rest)
-
-
-def measure_drawn(training: Dataset, early_share: float) -> Statistics:
-    """Statistics of frames as they are drawn for the behaviour."""
-    count = max(20_000, training.num_transitions // 10)
-    steps = draw_steps(draw_within(training), count, early_share, jax.random.key(0))
-    drawn = measure(training.observations[training.observation_rows[np.asarray(steps)]])
-    whole = measure(training.observations[training.is_observed])
-    return Statistics(drawn.mean, drawn.deviation, whole.minimum, whole.maximum)
 
 
 def _size_of(returns: np.ndarray) -> np.float32:

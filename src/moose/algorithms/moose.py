@@ -47,9 +47,10 @@ from moose.algorithms.imagination import (
     discounted_return,
     expected_penalty,
     expected_return,
+    learn_plant,
     support_penalties,
 )
-from moose.config import Settings, digest
+from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.data.normalize import standardise
 from moose.data.split import split_episodes
@@ -59,9 +60,6 @@ from moose.models.ensembles import (
     AnyReadyMembers,
     AnyScales,
     DynamicsSettings,
-    fit_digest,
-    fit_ensemble,
-    init_ensemble,
     make_model,
     ready,
 )
@@ -75,9 +73,7 @@ from moose.models.support import (
     SupportScales,
     SupportSettings,
     familiarity_by_seed,
-    fit_support,
     frames_seen,
-    init_support,
     num_latents,
 )
 from moose.progress import SILENT, Progress
@@ -90,7 +86,6 @@ from moose.training import (
     Update,
     chunk_size,
     init_optimiser,
-    key_numbers,
     per_seed,
     repeat_update,
     split_keys,
@@ -234,21 +229,15 @@ def fit(
     train, _ = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
     training = dataset.select_episodes(train)
     models_key, support_key, search_key = split_keys(key, 3)
-    ensemble = journal.once(
-        "models",
-        fit_digest(training, task, config.dynamics, models_key),
-        init_ensemble(training, task, config.dynamics, models_key),
-        lambda: fit_ensemble(
-            training, task, config.dynamics, models_key, progress=progress, journal=journal
-        ),
-    )
-    support = journal.once(
-        "support",
-        digest(training.fingerprint, task.facts, config.support, key_numbers(support_key)),
-        init_support(training, task, config.support, support_key),
-        lambda: fit_support(
-            training, task, config.support, support_key, progress=progress, journal=journal
-        ),
+    ensemble, support = learn_plant(
+        training,
+        task,
+        config.dynamics,
+        config.support,
+        models_key,
+        support_key,
+        progress=progress,
+        journal=journal,
     )
     actor = search_policy(
         training,
