@@ -154,8 +154,6 @@ class _Runs(NamedTuple):
     segments: Segments
     lengths: jax.Array
     """[B] how many of their steps are known"""
-    ages: jax.Array
-    """[B] steps since their episodes began: so many changes in a window have happened"""
 
 
 class _Log(NamedTuple):
@@ -548,13 +546,13 @@ def _squared_errors(
         return *model.run_errors(member, one), reward
 
     free, warm_up, reward = jax.vmap(errors_along, (0, 1, 1, 1), 1)(*runs.segments)
-    ahead, back = jnp.arange(len(free)), jnp.arange(len(warm_up), 0, -1)
-    is_known = ahead[:, None] < runs.lengths[None]
+    is_known = jnp.arange(len(free))[:, None] < runs.lengths[None]
     error = _mean_square(free, is_known)
     if reward is not None:
         error = error + _mean_square(reward[..., None], is_known)
-    # What a window shows from before its episode began is a repeated frame: nothing has happened.
-    return error, _mean_square(warm_up, back[:, None] <= runs.ages[None])
+    # Frames repeated from before an episode began count too: measured, a run that starts there is
+    # better for it.
+    return error, _mean_square(warm_up, jnp.ones(warm_up.shape[:2], jnp.bool_))
 
 
 def _mean_square(errors: jax.Array, is_counted: jax.Array) -> jax.Array:
@@ -575,13 +573,8 @@ def _within_gates(gradients: RecurrentMembers) -> RecurrentMembers:
 
 
 def _runs_at(log: _Log, steps: jax.Array, history: int, horizon: int) -> _Runs:
-    table = log.table
     lengths = jnp.minimum(log.remaining[steps], horizon)
-    return _Runs(
-        segments_of(table, steps, history, horizon, lengths),
-        lengths,
-        table.rows[steps] - table.first_rows[steps],
-    )
+    return _Runs(segments_of(log.table, steps, history, horizon, lengths), lengths)
 
 
 def _set_apart(dataset: Dataset, settings: RecurrentSettings) -> tuple[Dataset, Dataset]:
