@@ -41,7 +41,7 @@ def test_an_expert_learns_to_hold_a_pendulum_up(tmp_path):
         curve = {int(row["steps"]): float(row["mean"]) for row in csv.DictReader(file)}
     assert list(curve) == list(range(0, 9000, 1000))
     assert curve[0] < -1000  # what a random network earns
-    # By the best of the last checks: rounding decides which ones are good, and differs by processor.
+    # By the best of the last checks: which are good depends on rounding, that is, on the processor.
     assert max(mean for steps, mean in curve.items() if steps >= 5000) > -400
 
 
