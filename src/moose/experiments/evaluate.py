@@ -129,7 +129,8 @@ def evaluate_run(
 
     Returns:
         The ``protocol``, the ``controllers`` with their returns, and the ``tail`` of the
-        evaluations made in training (None if there were none); plain JSON values.
+        evaluations made in training (None if there were none, or the dial was turned); plain JSON
+        values.
     """
     manifest = read_run(folder)
     places = seed_folders(folder, manifest)
@@ -161,7 +162,10 @@ def evaluate_run(
         "protocol": {"episodes": episodes, "steps": steps, "discount": discount, "seed": seed},
         "position": next(iter(policies.values())).position,
         "controllers": [*rows, *_rows_of_data(manifest, dataset, discount, steps)],
-        "tail": tail_of_training([read_evaluations(place) for place in places.values()]),
+        # Evaluations in training were made where the policy's own dial stands.
+        "tail": None
+        if position is not None
+        else tail_of_training([read_evaluations(place) for place in places.values()]),
     }
 
 
