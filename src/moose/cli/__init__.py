@@ -24,6 +24,7 @@ from moose.cli import (
     serve,
     task,
     train,
+    tune,
 )
 from moose.cli.options import DEBUG
 from moose.errors import UserError
@@ -45,6 +46,7 @@ app.command("train")(train.train_command)
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("diagnose")(diagnose.diagnose_command)
 app.command("judge")(judge.judge_command)
+app.command("tune")(tune.tune_command)
 app.command("report")(judge.report_command)
 app.command("check")(check.check_command)
 app.command("export")(export.export_command)

@@ -65,8 +65,9 @@ Numbers = npt.NDArray[np.float64]
 class ComparisonSettings(Settings):
     """Where imagined trajectories begin, and how many there are."""
 
-    starts: Literal["early", "any"] = "early"
-    """Begin in the first states of an episode, as many as a history has, or in any state."""
+    starts: Literal["first", "early", "any"] = "early"
+    """Begin in an episode's first state, in one of as many first states as a history has, or in
+    any state."""
     num_starts: int = Field(default=100, ge=2)
     """Start states for each group of models."""
     horizon: int | None = Field(default=None, ge=1)
@@ -218,7 +219,7 @@ def judge(
     played[LOG] = perform(make_follow(task))
     performances = {name: _performance(one, scales, task) for name, one in played.items()}
     returns = {name: one.returns for name, one in performances.items()}
-    episodes = np.stack([_episodes_at(*pair) for pair in zip(held_out, chosen, strict=True)])
+    episodes = np.stack([episodes_at(*pair) for pair in zip(held_out, chosen, strict=True)])
     return OfflineJudgement(
         horizon=horizon,
         discount=task.discount,
@@ -237,7 +238,7 @@ def judge(
             for name, other in returns.items()
             if name != POLICY
         },
-        logged=_logged_bundle(segments),
+        logged=logged_bundle(segments),
         logged_at_bounds=share_at_bounds(np.concatenate([one.actions for one in held_out]), task),
         situations=_newest(played[POLICY], performances[POLICY].novelty, scales),
     )
@@ -257,8 +258,8 @@ def draw_starts(
     for one in held_out:
         starts = segment_starts(one, horizon)
         age = (one.observation_rows - one.first_rows)[starts]
-        is_early = age < task.history
-        allowed.append(starts[is_early] if settings.starts == "early" else starts)
+        oldest = {"first": 0, "early": task.history - 1, "any": age.max()}[settings.starts]
+        allowed.append(starts[age <= oldest])
     count = min(settings.num_starts, *(len(starts) for starts in allowed))
     keys = jax.random.split(key, len(held_out))
     return [
@@ -361,21 +362,22 @@ def _performance(
         returns=np.stack([returns_of(one.rewards, task) for one in played.imagined]),
         novelty=np.stack(shares, axis=1),
         at_bounds=share_at_bounds(np.stack(actions), task),
-        bundle=_bundle(np.stack(frames, axis=1), np.stack(actions, axis=1)),
+        bundle=bundle_of(np.stack(frames, axis=1), np.stack(actions, axis=1)),
     )
 
 
-def _bundle(frames: npt.NDArray[np.floating], actions: npt.NDArray[np.floating]) -> Bundle:
+def bundle_of(frames: npt.NDArray[np.floating], actions: npt.NDArray[np.floating]) -> Bundle:
     """Quantiles over everything between the first axis, time, and the last one, signals."""
     between = tuple(range(1, frames.ndim - 1))
     return Bundle(np.quantile(frames, SPREAD, between), np.quantile(actions, SPREAD, between))
 
 
-def _logged_bundle(segments: Sequence[Segments]) -> Bundle:
+def logged_bundle(segments: Sequence[Segments]) -> Bundle:
+    """What the log itself did from the segments' start states."""
     firsts = [np.asarray(one.windows)[None, :, 0] for one in segments]
     frames = [np.concatenate([first, s.frames]) for first, s in zip(firsts, segments, strict=True)]
     actions = [np.asarray(one.actions) for one in segments]
-    return _bundle(np.stack(frames, axis=1), np.stack(actions, axis=1))
+    return bundle_of(np.stack(frames, axis=1), np.stack(actions, axis=1))
 
 
 def _newest(
@@ -406,5 +408,6 @@ def _newest(
     return tuple(found)
 
 
-def _episodes_at(dataset: Dataset, transitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def episodes_at(dataset: Dataset, transitions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """The episode of each transition."""
     return np.searchsorted(dataset.offsets, transitions, side="right") - 1

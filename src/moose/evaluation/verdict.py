@@ -118,7 +118,7 @@ def _about_models(
     if abs(judgement.bias) > max(abs(judgement.gains[CLONE].mean), 1e-12):
         yield Reason(
             "caution",
-            f"On held-out stretches the models are off by {_signed(judgement.bias)} on average, "
+            f"On held-out stretches the models are off by {signed(judgement.bias)} on average, "
             "more than the gain itself; only the comparison with rivals in the same models counts.",
         )
 
@@ -144,8 +144,8 @@ def _about_gain(judgement: OfflineJudgement, settings: VerdictSettings) -> Itera
     for rival, name in names.items():
         gain = judgement.gains[rival]
         told = (
-            f"Compared with {name} the policy is imagined to earn {_signed(gain.mean)} "
-            f"(95 % interval {_signed(gain.interval.low)} to {_signed(gain.interval.high)})"
+            f"Compared with {name} the policy is imagined to earn {signed(gain.mean)} "
+            f"(95 % interval {signed(gain.interval.low)} to {signed(gain.interval.high)})"
         )
         if gain.interval.low > settings.least_gain:
             yield Reason("for", f"{told}.")
@@ -162,15 +162,15 @@ def _cautions(
     if imagined > best:
         yield Reason(
             "caution",
-            f"The mean imagined return, {_plain(imagined)}, is above that of each of the log's own "
-            f"stretches (best: {_plain(best)}). Too good to be true is often not true.",
+            f"The mean imagined return, {plain(imagined)}, is above that of each of the log's own "
+            f"stretches (best: {plain(best)}). Too good to be true is often not true.",
         )
     if HOLD in judgement.gains and judgement.gains[HOLD].interval.low <= 0:
         gain, share = judgement.gains[HOLD], share_new(judgement, HOLD)
         yield Reason(
             "caution",
-            f"A gain over never changing anything is not certain: {_signed(gain.mean)} (95 % "
-            f"interval {_signed(gain.interval.low)} to {_signed(gain.interval.high)}); "
+            f"A gain over never changing anything is not certain: {signed(gain.mean)} (95 % "
+            f"interval {signed(gain.interval.low)} to {signed(gain.interval.high)}); "
             f"{100 * share:.1f} % of the situations that this leads to are new to the log.",
         )
     at_bounds = judgement.performances[POLICY].at_bounds
@@ -190,9 +190,11 @@ def share_new(judgement: OfflineJudgement, controller: str) -> float:
     return float(np.mean(judgement.performances[controller].novelty > NEW))
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
+    """A number with its sign, as people write it."""
     return f"{value:+.3g}".replace("-", "−")
 
 
-def _plain(value: float) -> str:
+def plain(value: float) -> str:
+    """A number as people write it."""
     return f"{value:.4g}".replace("-", "−")

@@ -45,7 +45,13 @@ from moose.experiments.journal import SharedFits, Warn
 from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
 from moose.experiments.runner import key_of
 from moose.models.actor import AnyActor, act, init_actor, input_scale, kind_of
-from moose.models.ensembles import DynamicsSettings, fit_digest, fit_ensemble, init_ensemble
+from moose.models.ensembles import (
+    AnyEnsemble,
+    DynamicsSettings,
+    fit_digest,
+    fit_ensemble,
+    init_ensemble,
+)
 from moose.models.rollout import Policy
 from moose.models.support import SupportSettings, fit_support, init_support
 from moose.policies.policy import load_policy
@@ -62,8 +68,8 @@ _DIGITS = 6
 _NOVELTY_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-class JudgeSettings(Settings):
-    """How a run is judged."""
+class GroupSettings(Settings):
+    """Which episodes the models of a judgement are fitted to."""
 
     seed: int = Field(default=1_000_003, ge=0, lt=2**31)
     """Seed of folds, fits and start states: not one that runs are trained with."""
@@ -71,6 +77,11 @@ class JudgeSettings(Settings):
     """Groups of episodes; each group of models is fitted without one and measured on it."""
     enough_held_out: int = Field(default=50_000, ge=1)
     """With so many transitions held out of the training, the models are fitted to these alone."""
+
+
+class JudgeSettings(GroupSettings):
+    """How a run is judged."""
+
     dynamics: DynamicsSettings = DynamicsSettings(
         members=2, hidden=(64, 64), epochs=15, learning_rate=1e-3
     )
@@ -132,7 +143,7 @@ def judge_run(
     """
     folder = find_finished_run(folder)
     manifest = read_run(folder)
-    dataset = _find_data(folder, manifest, cache, progress)
+    dataset = find_log(folder, manifest, cache, progress)
     task = task_of(dataset.provenance)
     known = None if is_fresh else _read(folder / JUDGEMENT, manifest, settings)
     if known is not None:
@@ -164,7 +175,7 @@ def judge_run(
     return JudgedRun(manifest, dataset, task, content)
 
 
-def divide(dataset: Dataset, manifest: Manifest, settings: JudgeSettings) -> Partition:
+def divide(dataset: Dataset, manifest: Manifest, settings: GroupSettings) -> Partition:
     """Decide which episodes the models of the judgement are fitted to.
 
     Args:
@@ -214,16 +225,11 @@ def fit_witnesses(
     def fit(number: int) -> Witness:
         fitted, held_out = partition.pairs[number]
         part = partition.dataset.select_episodes(fitted)
-        told = _Numbered(progress, f"group {number + 1}")
+        told = Numbered(progress, f"group {number + 1}")
         models_key, support_key = jax.random.split(
             jax.random.fold_in(key_of(settings.seed), 10 + number)
         )
-        ensemble = fits.once(
-            "models",
-            fit_digest(part, task, settings.dynamics, models_key),
-            init_ensemble(part, task, settings.dynamics, models_key),
-            lambda: fit_ensemble(part, task, settings.dynamics, models_key, progress=told),
-        )
+        ensemble = fit_models(part, task, settings.dynamics, models_key, fits, told)
         support = fits.once(
             "support",
             digest(part.fingerprint, task.facts, settings.support, key_numbers(support_key)),
@@ -233,6 +239,23 @@ def fit_witnesses(
         return Witness(ensemble, support, partition.dataset.select_episodes(held_out))
 
     return tuple(fit(number) for number in range(len(partition.pairs)))
+
+
+def fit_models(
+    part: Dataset,
+    task: Task,
+    settings: DynamicsSettings,
+    key: Key,
+    fits: SharedFits,
+    progress: Progress = SILENT,
+) -> AnyEnsemble:
+    """Fit models to a part of a log, or find them in the cache."""
+    return fits.once(
+        "models",
+        fit_digest(part, task, settings, key),
+        init_ensemble(part, task, settings, key),
+        lambda: fit_ensemble(part, task, settings, key, progress=progress),
+    )
 
 
 def fit_clone(
@@ -256,7 +279,7 @@ def fit_clone(
             key_numbers(key),
         ),
         clone.Fitted(init_actor(task, scale, config.hidden, key)),
-        lambda: clone.fit(dataset, task, config, key, progress=_Numbered(progress, "clone")),
+        lambda: clone.fit(dataset, task, config, key, progress=Numbered(progress, "clone")),
     )
     return as_function(fitted.actor, task, key)
 
@@ -317,50 +340,50 @@ def describe(
         },
         "controllers": {
             name: {
-                "return": _rounded(one.returns.mean()),
-                "return_by_group": _rounded(one.returns.mean(axis=(1, 2))),
-                "new": _rounded(share_new(judgement, name)),
+                "return": rounded(one.returns.mean()),
+                "return_by_group": rounded(one.returns.mean(axis=(1, 2))),
+                "new": rounded(share_new(judgement, name)),
                 "novelty": dict(
                     zip(
                         map(str, _NOVELTY_QUANTILES),
-                        _rounded(np.quantile(one.novelty, _NOVELTY_QUANTILES)),
+                        rounded(np.quantile(one.novelty, _NOVELTY_QUANTILES)),
                         strict=True,
                     )
                 ),
-                "new_by_step": _rounded((one.novelty > NEW).mean(axis=(1, 2, 3))),
-                "at_bounds": dict(zip(task.action_names, _rounded(one.at_bounds), strict=True)),
-                **_curves(one.bundle, task),
+                "new_by_step": rounded((one.novelty > NEW).mean(axis=(1, 2, 3))),
+                "at_bounds": dict(zip(task.action_names, rounded(one.at_bounds), strict=True)),
+                **curves_of(one.bundle, task),
             }
             for name, one in judgement.performances.items()
         },
         "gains": {
             name: {
-                "mean": _rounded(gain.mean),
-                "low": _rounded(gain.interval.low),
-                "high": _rounded(gain.interval.high),
+                "mean": rounded(gain.mean),
+                "low": rounded(gain.interval.low),
+                "high": rounded(gain.interval.high),
             }
             for name, gain in judgement.gains.items()
         },
         "logged": {
-            "return": _rounded(judgement.stretch_returns[1].mean()),
-            "best": _rounded(judgement.stretch_returns[1].max()),
-            "worst": _rounded(judgement.stretch_returns[1].min()),
+            "return": rounded(judgement.stretch_returns[1].mean()),
+            "best": rounded(judgement.stretch_returns[1].max()),
+            "worst": rounded(judgement.stretch_returns[1].min()),
             "at_bounds": dict(
-                zip(task.action_names, _rounded(judgement.logged_at_bounds), strict=True)
+                zip(task.action_names, rounded(judgement.logged_at_bounds), strict=True)
             ),
-            **_curves(judgement.logged, task),
+            **curves_of(judgement.logged, task),
         },
         "models": {
-            "explained": _rounded(judgement.explained),
-            "bias": _rounded(judgement.bias),
+            "explained": rounded(judgement.explained),
+            "bias": rounded(judgement.bias),
             "unit": "deviations of the signal",
             "error": _by_signal(errors.by_step, task.predicted_names),
             "band_low": _by_signal(errors.band[0], task.predicted_names),
             "band_high": _by_signal(errors.band[1], task.predicted_names),
             "no_change": _by_signal(errors.baseline, task.predicted_names),
             "stretches": {
-                "imagined": _rounded(judgement.stretch_returns[0]),
-                "logged": _rounded(judgement.stretch_returns[1]),
+                "imagined": rounded(judgement.stretch_returns[0]),
+                "logged": rounded(judgement.stretch_returns[1]),
             },
         },
         "situations": [_situation(one, task) for one in judgement.situations],
@@ -418,17 +441,19 @@ LABELS = {
 """What people call the controllers."""
 
 
-class _Numbered:
+class Numbered:
     """Progress whose stages say what they belong to."""
 
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress, self._name = progress, name
 
     def stage(self, name: str, total: int, done: int = 0) -> Any:
+        """A stage whose name says what it belongs to."""
         return self._progress.stage(f"{name}, {self._name}", total, done)
 
 
-def _find_data(folder: Path, manifest: Manifest, cache: Path | None, progress: Progress) -> Dataset:
+def find_log(folder: Path, manifest: Manifest, cache: Path | None, progress: Progress) -> Dataset:
+    """The log that a run was trained on, or why it cannot be had."""
     source = manifest.request.data
     dataset = catalog.find_dataset(source, cache=cache, progress=progress)
     if dataset.fingerprint != manifest.data.fingerprint:
@@ -455,14 +480,14 @@ def _read(path: Path, manifest: Manifest, settings: JudgeSettings | None) -> dic
     return content if content.get("digest") == digest(manifest.digest, settings) else None
 
 
-def _curves(bundle: Bundle, task: Task) -> dict[str, Any]:
+def curves_of(bundle: Bundle, task: Task) -> dict[str, Any]:
     """For each signal and action the low, middle and high curve."""
     return {
         "signals": {
-            name: _rounded(bundle.frames[:, :, i]) for i, name in enumerate(task.observation_names)
+            name: rounded(bundle.frames[:, :, i]) for i, name in enumerate(task.observation_names)
         },
         "actions": {
-            name: _rounded(bundle.actions[:, :, i]) for i, name in enumerate(task.action_names)
+            name: rounded(bundle.actions[:, :, i]) for i, name in enumerate(task.action_names)
         },
     }
 
@@ -470,19 +495,19 @@ def _curves(bundle: Bundle, task: Task) -> dict[str, Any]:
 def _situation(situation: Situation, task: Task) -> dict[str, Any]:
     return {
         "step": situation.step,
-        "novelty": _rounded(situation.novelty),
-        "excess": _rounded(situation.excess),
-        "signals": dict(zip(task.observation_names, _rounded(situation.frame), strict=True)),
-        "actions": dict(zip(task.action_names, _rounded(situation.action), strict=True)),
+        "novelty": rounded(situation.novelty),
+        "excess": rounded(situation.excess),
+        "signals": dict(zip(task.observation_names, rounded(situation.frame), strict=True)),
+        "actions": dict(zip(task.action_names, rounded(situation.action), strict=True)),
     }
 
 
 def _by_signal(values: npt.NDArray[np.floating], names: Sequence[str]) -> dict[str, Any]:
-    return {name: _rounded(values[:, i]) for i, name in enumerate(names)}
+    return {name: rounded(values[:, i]) for i, name in enumerate(names)}
 
 
-def _rounded(values: Any) -> Any:
+def rounded(values: Any) -> Any:
     """Plain numbers of as many digits as mean anything."""
     if np.ndim(values) == 0:
         return float(f"{float(values):.{_DIGITS}g}")
-    return [_rounded(value) for value in values]
+    return [rounded(value) for value in values]

@@ -17,11 +17,11 @@ from pydantic import Field
 
 from moose.config import Settings
 from moose.data.dataset import Dataset
-from moose.data.draws import draw_steps, draw_within
+from moose.data.draws import Draw, draw_steps, draw_within
 from moose.data.normalize import Statistics, measure, standardise
 from moose.models.recurrent import given_columns, physical_scale
 from moose.models.rollout import Imagined
-from moose.models.supervised import make_table, windows_of
+from moose.models.supervised import TransitionTable, make_table, windows_of
 from moose.tasks.task import Task
 from moose.types import Key
 
@@ -48,10 +48,18 @@ class Situations(NamedTuple):
     """Of a frame."""
     usual: jax.Array
     """The distance up to which a situation is as near to the log as the log's own."""
+    own: np.ndarray
+    """[M] distances of situations of the log from others of it, sorted"""
 
 
 def measure_situations(
-    dataset: Dataset, task: Task, settings: SituationSettings, key: Key
+    dataset: Dataset,
+    task: Task,
+    settings: SituationSettings,
+    key: Key,
+    *,
+    other: Dataset | None = None,
+    is_whole: bool = False,
 ) -> Situations:
     """Draw situations of a log, and measure what distance is usual among them.
 
@@ -60,55 +68,81 @@ def measure_situations(
         task: Which signals physics gives.
         settings: What a situation is.
         key: Which situations.
+        other: Episodes whose distance from the training episodes is called usual; by default
+            these themselves.
+        is_whole: Leave out situations from before an episode was as old as their oldest signal,
+            where a first frame stands for what nobody has logged. Held still since ever, says such
+            a situation, and no log need have held still for longer than a step.
 
     Returns:
         What :func:`distances` needs.
     """
     reference_key, other_key = jax.random.split(key)
-    table, draw = make_table(dataset), draw_within(dataset)
     count = min(settings.references, dataset.num_transitions)
-    columns = situation_columns(task)
+    ages = ages_in(task, settings)
 
-    def draw_windows(key: Key, count: int) -> jax.Array:
-        steps = draw_steps(draw, count, settings.early_share, key)
-        return windows_of(table, steps, task.history)
+    def draw_windows(dataset: Dataset, key: Key) -> jax.Array:
+        table = make_table(dataset)
+        draw = draw_within(dataset, _whole_steps(dataset, ages[-1]) if is_whole else None)
 
-    windows = jax.jit(draw_windows, static_argnums=1)(reference_key, count)
-    frames = np.asarray(windows[:, 0])
-    scale = physical_scale(measure(frames), task)
-    ages = jnp.asarray(ages_in(task, settings))
+        @jax.jit
+        def drawn(table: TransitionTable, draw: Draw, key: Key) -> jax.Array:
+            steps = draw_steps(draw, count, settings.early_share, key)
+            return windows_of(table, steps, task.history)
+
+        windows: jax.Array = drawn(table, draw, key)
+        return windows
+
+    windows = draw_windows(dataset, reference_key)
+    scale = physical_scale(measure(np.asarray(windows[:, 0])), task)
+    columns = jnp.asarray(situation_columns(task))
 
     def situations_in(windows: jax.Array) -> jax.Array:
-        seen = standardise(windows[:, ages], scale)[..., jnp.asarray(columns)]
+        seen = standardise(windows[:, jnp.asarray(ages)], scale)[..., columns]
         return seen.reshape(len(windows), -1)
 
     references = jax.jit(situations_in)(windows)
-    others = jax.jit(situations_in)(jax.jit(draw_windows, static_argnums=1)(other_key, count))
-    usual = np.quantile(np.asarray(jax.jit(_nearest)(references, others)), settings.usual_quantile)
-    return Situations(references, scale, jnp.asarray(usual, references.dtype))
+    others = jax.jit(situations_in)(draw_windows(dataset if other is None else other, other_key))
+    own = np.sort(np.asarray(jax.jit(nearest)(references, others)))
+    usual = np.quantile(own, settings.usual_quantile)
+    return Situations(references, scale, jnp.asarray(usual, references.dtype), own)
 
 
 def distances(
     situations: Situations, imagined: Imagined, task: Task, settings: SituationSettings
 ) -> jax.Array:
     """How far imagined situations after each step are from the log, beyond the usual: [H, K, N]."""
+    found = nearest_by_step(
+        situations.references, points_of(imagined, situations.scale, task, settings)
+    )
+    return jnp.maximum(found - situations.usual, 0.0)
+
+
+def points_of(
+    imagined: Imagined, scale: Statistics, task: Task, settings: SituationSettings
+) -> jax.Array:
+    """The imagined situations after each step: [H, K, N, D]."""
     horizon = len(imagined.actions)
     columns = jnp.asarray(situation_columns(task))
-    frames = standardise(imagined.frames, situations.scale)[..., columns]
+    frames = standardise(imagined.frames, scale)[..., columns]
     # By shifted slices rather than by index: their gradient is a sum and not a scatter.
     newest = len(frames) - horizon
     seen = [
         jax.lax.slice_in_dim(frames, newest - age, newest - age + horizon)
         for age in ages_in(task, settings)
     ]
-    points = jnp.concatenate(seen, axis=-1)
+    return jnp.concatenate(seen, axis=-1)
+
+
+def nearest_by_step(references: jax.Array, points: jax.Array) -> jax.Array:
+    """Distances [H, K, N] of points [H, K, N, D] from the nearest reference, a step at a time."""
 
     def at_step(points: jax.Array) -> jax.Array:
         flat = points.reshape(-1, points.shape[-1])
-        return _nearest(situations.references, flat).reshape(points.shape[:-1])
+        return nearest(references, flat).reshape(points.shape[:-1])
 
     found: jax.Array = jax.lax.map(at_step, points)
-    return jnp.maximum(found - situations.usual, 0.0)
+    return found
 
 
 def situation_columns(task: Task) -> tuple[int, ...]:
@@ -121,7 +155,13 @@ def ages_in(task: Task, settings: SituationSettings) -> tuple[int, ...]:
     return tuple(sorted({min(age, task.history - 1) for age in settings.ages}))
 
 
-def _nearest(references: jax.Array, points: jax.Array) -> jax.Array:
+def _whole_steps(dataset: Dataset, age: int) -> np.ndarray | None:
+    """The steps of at least this age, or None if no episode is that old."""
+    is_whole = dataset.observation_rows - dataset.first_rows >= age
+    return np.flatnonzero(is_whole) if is_whole.any() else None
+
+
+def nearest(references: jax.Array, points: jax.Array) -> jax.Array:
     """Distances [B] of points [B, D] from the nearest of the references [M, D]."""
     fixed = jax.lax.stop_gradient(points)
     sizes = jnp.sum(references**2, axis=1)

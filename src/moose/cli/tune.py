@@ -1,0 +1,62 @@
+"""``moose tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for, warn
+
+
+def tune_command(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a finished run whose policy has a dial; of several seeds, one."
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="How to measure, such as selection.starts=any; may be repeated."
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure anew, even if that was done before.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    cache: Cache = None,
+) -> None:
+    """Find out from the log alone where to put the dial of a policy.
+
+    Models are fitted for this purpose, and the policy is imagined in them at every position of its
+    dial, beside what the log did and never changing anything. What was found is left in the run's
+    folder as tuning.json, and shown again by the next call.
+
+    For example:
+
+    - `moose tune runs/dial`
+
+    - `moose tune runs/dial --set selection.distrust=0.1 --json`
+    """
+    from moose.experiments.tuning import render, tune_run, tune_settings
+
+    tuned = tune_run(
+        run,
+        tune_settings(settings) if settings else None,
+        cache=cache,
+        progress=progress_for(quiet),
+        warn=warn,
+        is_fresh=fresh,
+    )
+    if as_json:
+        print_json(tuned.content)
+        return
+    Console(soft_wrap=True, highlight=False).print(render(tuned.content))
+    position = tuned.content["advice"]["position"]
+    if position is not None:
+        typer.echo(f"to use it: moose export {tuned.folder} --position {position:g} --out x.moose")

@@ -1,0 +1,581 @@
+"""Where to put the dial of a policy, from the log alone.
+
+The policy is imagined at every position of its dial, in models that were fitted for this purpose:
+of two kinds, each on a part of the log, from states of the other part. Beside it stand the two ways
+of running the plant that need no proof: as the log did (the dial at 0) and *hold*, never changing
+anything. The better of them in the models is what a position has to beat:
+
+    score(λ) = η min_k G_k(λ) + (1 − η) mean_k G_k(λ) − q R₀ d(λ)
+
+and the position of the highest score is advised, if that is above 0.
+
+======  =========  ==================================================================
+symbol  name       meaning
+======  =========  ==================================================================
+G_k     gain       return at λ less that of the better of clone and hold, in model k
+η       pessimism  weight of the most sceptical model
+d       strayed    distance of imagined situations from log and hold, beyond the usual
+q       distrust   share of a usual return R₀ not believed, for a unit of distance
+======  =========  ==================================================================
+
+Two things that sound alike are kept apart. *Strayed* is the distance from what is known or needs no
+proof, and decides. *New* counts situations that the log has not been in, hold's among them: there
+models may agree and be wrong together, and the lower bound of a return is lowered for it:
+
+    bound(λ) = min_k R_k(λ) − o − q R₀ d_log(λ)
+
+o is what the models promise too much for held-out stretches of the log, in that fifth of them,
+ordered by distance, where it is most.
+
+A situation has a history, and only whole ones count: at the beginning of an episode the first frame
+stands for all that was before, which looks like having held still for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from moose.config import Settings
+from moose.data.dataset import Dataset
+from moose.evaluation.offline import (
+    CLONE,
+    HOLD,
+    NEW,
+    Bundle,
+    ComparisonSettings,
+    Gain,
+    Numbers,
+    bundle_of,
+    common_horizon,
+    draw_starts,
+    episodes_at,
+    logged_bundle,
+    make_follow,
+    make_roll,
+    measure_gain,
+    rank,
+    returns_of,
+    share_at_bounds,
+)
+from moose.evaluation.verdict import Reason, plain, signed
+from moose.models.accuracy import segments_at
+from moose.models.actor import DialActor, act_at
+from moose.models.ensembles import AnyEnsemble, AnyReadyMembers, AnyScales, make_model, ready
+from moose.models.rollout import Imagined, imagine, states_of
+from moose.models.situations import (
+    Situations,
+    SituationSettings,
+    ages_in,
+    measure_situations,
+    nearest_by_step,
+    points_of,
+)
+from moose.models.supervised import Segments
+from moose.tasks.task import Task, to_box
+from moose.types import Key
+
+_MOST_REFERENCES = 2000
+"""Situations of hold that others are compared with."""
+_FEWEST_FIRST_STATES = 10
+_BINS = 5
+NOVELTY_QUANTILES = (0.1, 0.5, 0.9)
+
+
+class SelectionSettings(Settings):
+    """How the positions of a dial are compared."""
+
+    positions: int = Field(default=21, ge=2, le=101)
+    """Positions from 0 to 1, evenly spread."""
+    starts: Literal["first", "early", "any"] | None = None
+    """Where trajectories begin; by default in the first states of episodes, and anywhere if a
+    group of models has fewer than ten of them."""
+    num_starts: int = Field(default=100, ge=1)
+    """Start states for each group of models."""
+    num_stretches: int = Field(default=200, ge=5)
+    """Stretches of the log, for each group of models, on which promises are compared with deeds."""
+    horizon: int | None = Field(default=None, ge=1)
+    """Steps of a trajectory; the task's by default, less where no episode is that long."""
+    pessimism: float = Field(default=0.5, ge=0, le=1)
+    """η: weight of the most sceptical model in a score; the mean of all has 1 − η."""
+    distrust: float = Field(default=0.04, ge=0)
+    """q: share of a usual return that is not believed, for a unit of distance."""
+    situations: SituationSettings = SituationSettings(references=4000)
+    """What a situation is; the distance up to its quantile is called usual."""
+
+
+class DialWitness(NamedTuple):
+    """Models, the episodes they were fitted to, and episodes they have not seen."""
+
+    ensemble: AnyEnsemble
+    fitted: Dataset
+    held_out: Dataset
+
+
+@dataclass(frozen=True)
+class Course:
+    """One way of running the plant in all models (W witnesses, K models each, N starts each).
+
+    Attributes:
+        returns: ``[W, K, N]`` imagined returns.
+        strayed: Mean distance from log and hold, beyond what is usual in the log.
+        apart: Mean distance from the log alone, beyond what is usual in it.
+        novelty: ``[T, W, K, N]`` share of the log's own situations that are nearer to the log.
+        from_behaviour: Mean squared distance of the actions from the clone's, in the box [−1, 1]^d.
+        at_bounds: ``[d]`` share of the steps in which an action is at its bound.
+        bundle: The trajectories.
+    """
+
+    returns: Numbers
+    strayed: float
+    apart: float
+    novelty: Numbers
+    from_behaviour: float
+    at_bounds: Numbers
+    bundle: Bundle
+
+    @property
+    def by_model(self) -> Numbers:
+        """The mean return in each model, [W·K]."""
+        return np.asarray(self.returns.mean(axis=2).ravel())
+
+    @property
+    def new(self) -> float:
+        """Share of the imagined situations that are newer than 99 % of the log's own."""
+        return float(np.mean(self.novelty > NEW))
+
+
+@dataclass(frozen=True)
+class DialMeasurement:
+    """All that was measured.
+
+    Attributes:
+        horizon: Steps of a trajectory.
+        discount: γ of the returns.
+        starts: Where trajectories begin.
+        positions: ``[P]`` of the dial, from 0 to 1.
+        courses: One for each position.
+        hold: Never changing anything, where that is an action.
+        logged_returns: ``[W·N]`` what the log earned from the same start states.
+        logged: What it did there.
+        stretch_returns: ``[2, W·S]`` what stretches of the log were imagined to earn (mean over
+            models), and what they did earn.
+        over_promise: ``[5]`` the mean of the difference, by fifths of the stretches from the
+            nearest to the log to the furthest.
+        episodes: ``[W, N]`` the episode of each start state.
+    """
+
+    horizon: int
+    discount: float
+    starts: str
+    positions: Numbers
+    courses: tuple[Course, ...]
+    hold: Course | None
+    logged_returns: Numbers
+    logged: Bundle
+    stretch_returns: Numbers
+    over_promise: Numbers
+    episodes: npt.NDArray[np.int64]
+
+    @property
+    def return_size(self) -> float:
+        """R₀: the size of what the log earned."""
+        return float(np.abs(self.logged_returns).mean())
+
+    @property
+    def explained(self) -> float:
+        """Share of the variance of the stretches' returns that the models tell; may be negative."""
+        imagined, logged = self.stretch_returns
+        variance = float(logged.var())
+        return 1.0 - float(((imagined - logged) ** 2).mean()) / variance if variance > 0 else 0.0
+
+    @property
+    def bias(self) -> float:
+        """How much more the models promise for the log's own actions than these have earned."""
+        imagined, logged = self.stretch_returns
+        return float((imagined - logged).mean())
+
+
+class Choice(NamedTuple):
+    """Where to put the dial, and why.
+
+    Attributes:
+        position: λ, or None for never changing anything.
+        course: What the models make of it.
+        lower_bound: Of its return.
+        scores: ``[P]`` of all positions.
+        gains: Over clone and hold, where they are not what was chosen.
+        reasons: In words.
+    """
+
+    position: float | None
+    course: Course
+    lower_bound: float
+    scores: Numbers
+    gains: Mapping[str, Gain]
+    reasons: tuple[Reason, ...]
+
+
+def measure_dial(
+    actor: DialActor,
+    witnesses: Sequence[DialWitness],
+    task: Task,
+    settings: SelectionSettings,
+    key: Key,
+    *,
+    observe: Callable[[int], None] = lambda done: None,
+) -> DialMeasurement:
+    """Imagine every position of a dial, and hold, in models the policy was not trained on.
+
+    Args:
+        actor: The policy.
+        witnesses: Models and the episodes they have not seen; as many members in each.
+        task: What is known about the plant.
+        settings: How positions are compared.
+        key: Which start states and stretches.
+        observe: Called after each position with how many are done.
+
+    Returns:
+        What was measured.
+    """
+    starts_key, stretch_key, situation_key = jax.random.split(key, 3)
+    held_out = [witness.held_out for witness in witnesses]
+    comparison = _where_to_begin(held_out, task, settings)
+    horizon = common_horizon(held_out, task, comparison)
+    chosen = draw_starts(held_out, task, comparison, horizon, starts_key)
+    segments = [
+        segments_at(one, jnp.asarray(starts), task, horizon)
+        for one, starts in zip(held_out, chosen, strict=True)
+    ]
+    situations = [
+        measure_situations(
+            witness.fitted,
+            task,
+            settings.situations,
+            situation_key,
+            other=witness.held_out,
+            is_whole=True,
+        )
+        for witness in witnesses
+    ]
+    ground = _Ground(task, settings, tuple(witnesses), tuple(segments), tuple(situations))
+
+    hold = None if task.hold_action is None else _Holding(ground, task.hold_action, horizon)
+    assess = _make_assess(actor, ground)
+    positions = np.linspace(0.0, 1.0, settings.positions)
+    roll = _make_turned_roll(actor, task, horizon)
+    courses = []
+    for number, position in enumerate(positions):
+        played = [
+            roll(witness.ensemble.scales, members, segment, jnp.asarray(position, jnp.float32))
+            for witness, members, segment in zip(witnesses, ground.members, segments, strict=True)
+        ]
+        courses.append(assess(played, None if hold is None else hold.points))
+        observe(number + 1)
+    stretches = [*_compare_stretches(ground, horizon, stretch_key)]
+    imagined, logged, distance = (np.concatenate(parts) for parts in zip(*stretches, strict=True))
+    order = np.argsort(distance, kind="stable")
+    return DialMeasurement(
+        horizon=horizon,
+        discount=task.discount,
+        starts=comparison.starts,
+        positions=positions,
+        courses=tuple(courses),
+        hold=None if hold is None else assess(hold.played, hold.points),
+        logged_returns=np.concatenate([returns_of(one.rewards, task) for one in segments]),
+        logged=logged_bundle(segments),
+        stretch_returns=np.stack([imagined, logged]),
+        over_promise=np.array(
+            [(imagined - logged)[part].mean() for part in np.array_split(order, _BINS)]
+        ),
+        episodes=np.stack([episodes_at(*pair) for pair in zip(held_out, chosen, strict=True)]),
+    )
+
+
+def choose_position(measured: DialMeasurement, settings: SelectionSettings) -> Choice:
+    """Weigh what was measured.
+
+    Args:
+        measured: What :func:`measure_dial` gave.
+        settings: The weights.
+
+    Returns:
+        The advice.
+    """
+    clone = measured.courses[0]
+    rivals = {CLONE: clone} | ({} if measured.hold is None else {HOLD: measured.hold})
+    best_rival = max(rivals, key=lambda name: float(rivals[name].returns.mean()))
+    scores = np.array(
+        [score(course, rivals[best_rival], measured, settings) for course in measured.courses]
+    )
+    best = int(scores.argmax())
+    position: float | None = 0.0
+    course = clone
+    if scores[best] > 0:
+        position, course = float(measured.positions[best]), measured.courses[best]
+    elif best_rival == HOLD:
+        position, course = None, rivals[HOLD]
+    gains = {
+        name: measure_gain(course.returns - rival.returns, measured.episodes)
+        for name, rival in rivals.items()
+        if rival is not course
+    }
+    choice = Choice(
+        position, course, lower_bound(course, measured, settings), scores, gains, reasons=()
+    )
+    return choice._replace(reasons=tuple(_reasons(choice, rivals, best_rival, measured)))
+
+
+def score(
+    course: Course, rival: Course, measured: DialMeasurement, settings: SelectionSettings
+) -> float:
+    """How much more than a rival a course earns, as far as that is believed."""
+    gains = course.by_model - rival.by_model
+    believed = settings.pessimism * gains.min() + (1.0 - settings.pessimism) * gains.mean()
+    return float(believed - settings.distrust * measured.return_size * course.strayed)
+
+
+def lower_bound(course: Course, measured: DialMeasurement, settings: SelectionSettings) -> float:
+    """What a course may be expected to earn at least."""
+    promised = max(0.0, float(measured.over_promise.max()))
+    distrusted = settings.distrust * measured.return_size * course.apart
+    return float(course.by_model.min() - promised - distrusted)
+
+
+class _Ground(NamedTuple):
+    """What all courses are compared on, for each witness."""
+
+    task: Task
+    settings: SelectionSettings
+    witnesses: tuple[DialWitness, ...]
+    segments: tuple[Segments, ...]
+    situations: tuple[Situations, ...]
+
+    @property
+    def members(self) -> tuple[AnyReadyMembers, ...]:
+        """The models, ready to roll."""
+        return tuple(ready(witness.ensemble.members) for witness in self.witnesses)
+
+    @property
+    def first_whole(self) -> int:
+        """The first step after which a situation is imagined as a whole, if there is one."""
+        horizon = len(self.segments[0].actions)
+        return min(ages_in(self.task, self.settings.situations)[-1], horizon - 1)
+
+    def whole_points(self, imagined: Imagined, witness: int) -> jax.Array:
+        """The situations of trajectories that are imagined as a whole: [T, K, N, D]."""
+        scale = self.situations[witness].scale
+        points = points_of(imagined, scale, self.task, self.settings.situations)
+        return points[self.first_whole :]
+
+
+class _Holding:
+    """Never changing anything, in all models, and the situations that this leads to."""
+
+    def __init__(self, ground: _Ground, hold_action: Sequence[float], horizon: int) -> None:
+        task = ground.task
+        roll = make_roll(lambda window: jnp.asarray(hold_action, window.dtype), task, horizon)
+        self.played = [
+            roll(witness.ensemble.scales, members, segment)
+            for witness, members, segment in zip(
+                ground.witnesses, ground.members, ground.segments, strict=True
+            )
+        ]
+        self.points = []
+        for number, imagined in enumerate(self.played):
+            points = np.asarray(ground.whole_points(imagined, number))
+            distinct = np.unique(points.reshape(-1, points.shape[-1]).round(3), axis=0)
+            every = -(-len(distinct) // _MOST_REFERENCES)
+            self.points.append(jnp.asarray(distinct[::every]))
+
+
+_Assess = Callable[[Sequence[Imagined], Sequence[jax.Array] | None], Course]
+
+
+def _make_assess(actor: DialActor, ground: _Ground) -> _Assess:
+    """Compile all that is asked of the trajectories of one course."""
+    task = ground.task
+    distance = jax.jit(nearest_by_step)
+
+    @jax.jit
+    def from_behaviour(imagined: Imagined) -> jax.Array:
+        def clone_at(window: jax.Array) -> jax.Array:
+            return to_box(act_at(actor, task, window, jnp.zeros((), window.dtype)), task)
+
+        def at_step(step: tuple[jax.Array, jax.Array]) -> jax.Array:
+            windows, actions = step
+            known = jax.vmap(jax.vmap(clone_at))(windows)
+            done = jax.vmap(jax.vmap(lambda action: to_box(action, task)))(actions)
+            return jnp.mean(jnp.sum((done - known) ** 2, axis=-1))
+
+        steps = (states_of(imagined, task.history), imagined.actions)
+        return jnp.mean(jax.lax.map(at_step, steps))
+
+    def assess(played: Sequence[Imagined], holding: Sequence[jax.Array] | None) -> Course:
+        apart, strayed, novelty = [], [], []
+        for number, imagined in enumerate(played):
+            situations = ground.situations[number]
+            points = ground.whole_points(imagined, number)
+            found = np.asarray(distance(situations.references, points))
+            beyond = np.maximum(found - float(situations.usual), 0.0)
+            apart.append(beyond.mean())
+            if holding is not None:
+                beyond = np.minimum(beyond, np.asarray(distance(holding[number], points)))
+            strayed.append(beyond.mean())
+            novelty.append(rank(found, situations.own))
+        frames = [np.asarray(one.frames)[-len(one.actions) - 1 :] for one in played]
+        actions = [np.asarray(one.actions) for one in played]
+        return Course(
+            returns=np.stack([returns_of(one.rewards, task) for one in played]),
+            strayed=float(np.mean(strayed)),
+            apart=float(np.mean(apart)),
+            novelty=np.stack(novelty, axis=1),
+            from_behaviour=float(np.mean([from_behaviour(one) for one in played])),
+            at_bounds=share_at_bounds(np.stack(actions), task),
+            bundle=bundle_of(np.stack(frames, axis=1), np.stack(actions, axis=1)),
+        )
+
+    return assess
+
+
+def _make_turned_roll(
+    actor: DialActor, task: Task, horizon: int
+) -> Callable[[AnyScales, AnyReadyMembers, Segments, jax.Array], Imagined]:
+    """Compile the imagination of a policy with a dial, once for all positions."""
+
+    @jax.jit
+    def roll(
+        scales: AnyScales, members: AnyReadyMembers, segments: Segments, position: jax.Array
+    ) -> Imagined:
+        return imagine(
+            lambda window: act_at(actor, task, window, position),
+            make_model(task, scales),
+            members,
+            segments.windows,
+            horizon,
+        )
+
+    return roll
+
+
+def _where_to_begin(
+    held_out: Sequence[Dataset], task: Task, settings: SelectionSettings
+) -> ComparisonSettings:
+    asked = ComparisonSettings(
+        starts=settings.starts or "first", num_starts=settings.num_starts, horizon=settings.horizon
+    )
+    if settings.starts is not None:
+        return asked
+    horizon = common_horizon(held_out, task, asked)
+    firsts = [int((one.lengths - ~one.final_observed >= horizon).sum()) for one in held_out]
+    if min(firsts) >= _FEWEST_FIRST_STATES:
+        return asked
+    return asked.model_copy(update={"starts": "any"})
+
+
+def _compare_stretches(
+    ground: _Ground, horizon: int, key: Key
+) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """For each witness: what held-out stretches were imagined to earn, did earn, and distances."""
+    follow = make_follow(ground.task)
+    anywhere = ComparisonSettings(starts="any", num_starts=ground.settings.num_stretches)
+    held_out = [witness.held_out for witness in ground.witnesses]
+    chosen = draw_starts(held_out, ground.task, anywhere, horizon, key)
+    for number, witness in enumerate(ground.witnesses):
+        stretches = segments_at(witness.held_out, jnp.asarray(chosen[number]), ground.task, horizon)
+        imagined = follow(witness.ensemble.scales, ground.members[number], stretches)
+        points = ground.whole_points(imagined, number)
+        found = jax.jit(nearest_by_step)(ground.situations[number].references, points)
+        yield (
+            returns_of(imagined.rewards, ground.task).mean(axis=0),
+            returns_of(stretches.rewards, ground.task),
+            np.asarray(found, np.float64).mean(axis=(0, 1)),
+        )
+
+
+_NAMES = {CLONE: "the cloned behaviour", HOLD: "never changing anything"}
+
+
+def _reasons(
+    choice: Choice, rivals: Mapping[str, Course], best_rival: str, measured: DialMeasurement
+) -> Iterator[Reason]:
+    """The advice in words."""
+    worth = " and ".join(
+        f"{_NAMES[name]} {plain(float(rival.returns.mean()))}" for name, rival in rivals.items()
+    )
+    yield Reason("for", f"The models see {worth}: a position of the dial has to beat that.")
+    yield from _about_gains(choice, rivals, best_rival, measured)
+    yield from _about_models(choice, measured)
+
+
+def _about_gains(
+    choice: Choice, rivals: Mapping[str, Course], best_rival: str, measured: DialMeasurement
+) -> Iterator[Reason]:
+    models = choice.course.by_model.size
+    if choice.position:
+        gain, least = choice.gains[best_rival], choice.course.by_model - rivals[best_rival].by_model
+        yield Reason(
+            "for",
+            f"At {choice.position:.2f} the policy is imagined to earn {signed(gain.mean)} compared "
+            f"with {_NAMES[best_rival]} (95 % interval {signed(gain.interval.low)} to "
+            f"{signed(gain.interval.high)}; {signed(float(least.min()))} in the most sceptical of "
+            f"{models} models).",
+        )
+        yield _about_distance(choice.course)
+    promising = int(np.argmax([course.returns.mean() for course in measured.courses]))
+    position, course = measured.positions[promising], measured.courses[promising]
+    if choice.scores[promising] < choice.scores.max() or choice.scores.max() <= 0:
+        gains = course.by_model - rivals[best_rival].by_model
+        told = (
+            f"At {position:.2f} the models promise most: {signed(float(gains.mean()))} compared "
+            f"with {_NAMES[best_rival]}, {signed(float(gains.min()))} in the most sceptical one"
+        )
+        if gains.mean() > 0:
+            yield Reason(
+                "against",
+                f"{told}. That is not believed as it is: {100 * course.new:.0f} % of the "
+                f"situations are new to the log, {course.strayed:.2g} away from what is known.",
+            )
+        else:
+            yield Reason("against", f"{told}: no gain at all.")
+
+
+def _about_distance(course: Course) -> Reason:
+    told = (
+        f"{100 * course.new:.0f} % of the situations that this leads to are newer than "
+        f"{100 * NEW:.0f} % of the log's own"
+    )
+    if course.new > 1.0 - NEW + 0.1:
+        return Reason("caution", f"{told}; there models may agree and be wrong together.")
+    return Reason("for", f"{told}.")
+
+
+def _about_models(choice: Choice, measured: DialMeasurement) -> Iterator[Reason]:
+    worst = float(measured.over_promise.max())
+    yield Reason(
+        "caution" if worst > 0 else "for",
+        f"Along the log's own actions the models tell {100 * measured.explained:.0f} % of the "
+        f"variance of what {measured.stretch_returns.shape[1]:,} held-out stretches have earned, "
+        f"and are off by {signed(measured.bias)} on average ({signed(worst)} in the fifth of "
+        "them, by distance from the log, where they promise most too much).",
+    )
+    imagined, best = float(choice.course.returns.mean()), float(measured.stretch_returns[1].max())
+    if imagined > best:
+        yield Reason(
+            "caution",
+            f"The imagined return, {plain(imagined)}, is above that of each of the log's own "
+            f"stretches (best: {plain(best)}).",
+        )
+    if choice.position is None and choice.course.new > 0.5:
+        yield Reason(
+            "caution",
+            "The log itself has hardly held still: what that earns is the models' guess, and "
+            "whether it is safe is for those to say who know the plant.",
+        )

@@ -1,0 +1,335 @@
+"""The dial of a finished run, measured by its log alone: every position, and which one is advised.
+
+The models are fitted here, on other episodes and with other seeds than in training, of the kind
+that training used and of the other one, and kept in the cache: all seeds of a data set share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from moose.config import build_settings, digest, load_settings, settings_tree
+from moose.envs.recipes import cache_folder
+from moose.errors import RunError, UserError
+from moose.evaluation.offline import HOLD
+from moose.evaluation.selection import (
+    NOVELTY_QUANTILES,
+    Choice,
+    Course,
+    DialMeasurement,
+    DialWitness,
+    SelectionSettings,
+    choose_position,
+    lower_bound,
+    measure_dial,
+)
+from moose.experiments.journal import SharedFits, Warn
+from moose.experiments.judgement import (
+    GroupSettings,
+    Numbered,
+    Partition,
+    curves_of,
+    divide,
+    find_log,
+    fit_models,
+    rounded,
+)
+from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
+from moose.experiments.runner import key_of
+from moose.models.actor import DialActor
+from moose.models.ensembles import DynamicsSettings
+from moose.models.recurrent import RecurrentSettings
+from moose.policies.policy import load_policy
+from moose.progress import SILENT, Progress
+from moose.storage import atomic_file, read_json, write_json
+from moose.tasks.registry import task_of
+from moose.tasks.task import Task
+
+TUNING = "tuning.json"
+_FORMAT, _SCHEMA_VERSION = "moose-tuning", 1
+_SHOWN = 0.1  # positions in the printed table, this far apart
+
+
+class TuneSettings(GroupSettings):
+    """How a dial is measured."""
+
+    folds: int = 2
+    """Groups of episodes; each group of models is fitted without one and measured on it."""
+    stacked: DynamicsSettings = DynamicsSettings(
+        members=2, hidden=(64, 64), epochs=15, learning_rate=1e-3
+    )
+    """The models of each group that see stacked frames."""
+    recurrent: DynamicsSettings = DynamicsSettings(
+        kind="recurrent", members=2, recurrent=RecurrentSettings(units=24, updates=900)
+    )
+    """The models of each group that remember; as many members as the others."""
+    selection: SelectionSettings = SelectionSettings()
+
+
+class TunedRun(NamedTuple):
+    """A run and what was measured of its dial."""
+
+    folder: Path
+    content: dict[str, Any]
+    """What :data:`TUNING` holds."""
+
+
+def tune_settings(overrides: Sequence[str] = ()) -> TuneSettings:
+    """The settings with texts ``a.b=c`` put over them; what they do not name stays as it is."""
+    return load_settings(TuneSettings, base=settings_tree(TuneSettings()), overrides=overrides)
+
+
+def tune_run(
+    folder: Path,
+    settings: TuneSettings | None = None,
+    *,
+    cache: Path | None = None,
+    progress: Progress = SILENT,
+    warn: Warn = lambda text: None,
+    is_fresh: bool = True,
+) -> TunedRun:
+    """Measure the dial of a finished run and leave what was found in its folder.
+
+    Args:
+        folder: The folder of a run with one seed.
+        settings: How to measure; the defaults, or those of the measurement that is there.
+        cache: Cache of data sets and fitted models; the user's own by default.
+        progress: Whom to tell.
+        warn: Called with a sentence when something is amiss but mended.
+        is_fresh: Measure anew even if the folder has the measurement already.
+
+    Returns:
+        The measurement as plain JSON values.
+    """
+    folder = find_finished_run(folder)
+    manifest = read_run(folder)
+    actor = load_policy(find_policy(folder)).actor
+    if not isinstance(actor, DialActor):
+        raise RunError(
+            "The policy of this run has no dial.",
+            where=f"{folder}, algorithm {manifest.request.algorithm}",
+            advice="train one that has: moose train DATA --algorithm lion; or judge this one as it "
+            f"is: moose judge {folder}",
+        )
+    known = None if is_fresh else _read(folder / TUNING, manifest, settings)
+    if known is not None:
+        return TunedRun(folder, known)
+    settings = settings or TuneSettings()
+    dataset = find_log(folder, manifest, cache, progress)
+    task = task_of(dataset.provenance)
+    partition = divide(dataset, manifest, settings)
+    fits = SharedFits(cache or cache_folder(), warn)
+    witnesses = tuple(_fit_witnesses(partition, task, settings, fits, progress))
+    with progress.stage("positions", settings.selection.positions) as stage:
+        measured = measure_dial(
+            actor,
+            witnesses,
+            task,
+            settings.selection,
+            jax.random.fold_in(key_of(settings.seed), 4),
+            observe=lambda done: stage.advance(1, {}),
+        )
+    choice = choose_position(measured, settings.selection)
+    content = {
+        "format": _FORMAT,
+        "schema_version": _SCHEMA_VERSION,
+        "digest": digest(manifest.digest, settings),
+        **describe(measured, choice, partition, task, settings),
+    }
+    with atomic_file(folder / TUNING) as temporary:
+        write_json(temporary, content)
+    return TunedRun(folder, content)
+
+
+def _fit_witnesses(
+    partition: Partition,
+    task: Task,
+    settings: TuneSettings,
+    fits: SharedFits,
+    progress: Progress,
+) -> Iterator[DialWitness]:
+    """Models of both kinds for each group of episodes."""
+    task.require(partition.dataset)
+    for number, (fitted, held_out) in enumerate(partition.pairs):
+        part = partition.dataset.select_episodes(fitted)
+        rest = partition.dataset.select_episodes(held_out)
+        keys = jax.random.split(jax.random.fold_in(key_of(settings.seed), 20 + number))
+        for dynamics, key in zip((settings.stacked, settings.recurrent), keys, strict=True):
+            told = Numbered(progress, f"group {number + 1}, {dynamics.kind}")
+            ensemble = fit_models(part, task, dynamics, key, fits, told)
+            yield DialWitness(ensemble, part, rest)
+
+
+def describe(
+    measured: DialMeasurement,
+    choice: Choice,
+    partition: Partition,
+    task: Task,
+    settings: TuneSettings,
+) -> dict[str, Any]:
+    """What was measured as plain JSON values: the content of :data:`TUNING`, but for its head."""
+    witnesses, models, starts = measured.courses[0].returns.shape
+
+    def told(course: Course) -> dict[str, Any]:
+        by_model = course.by_model
+        return {
+            "return": rounded(by_model.mean()),
+            "low": rounded(by_model.min()),
+            "high": rounded(by_model.max()),
+            "lower_bound": rounded(lower_bound(course, measured, settings.selection)),
+            "strayed": rounded(course.strayed),
+            "apart": rounded(course.apart),
+            "new": rounded(course.new),
+            "novelty": dict(
+                zip(
+                    map(str, NOVELTY_QUANTILES),
+                    rounded(np.quantile(course.novelty, NOVELTY_QUANTILES)),
+                    strict=True,
+                )
+            ),
+            "from_behaviour": rounded(course.from_behaviour),
+            "at_bounds": dict(zip(task.action_names, rounded(course.at_bounds), strict=True)),
+            **curves_of(course.bundle, task),
+        }
+
+    logged = measured.logged_returns
+    return {
+        "advice": {
+            "choice": "hold" if choice.position is None else "dial",
+            "position": None if choice.position is None else rounded(choice.position),
+            "return": rounded(choice.course.returns.mean()),
+            "lower_bound": rounded(choice.lower_bound),
+            "gains": {
+                name: {
+                    "mean": rounded(gain.mean),
+                    "low": rounded(gain.interval.low),
+                    "high": rounded(gain.interval.high),
+                }
+                for name, gain in choice.gains.items()
+            },
+        },
+        "reasons": [{"kind": reason.kind, "text": reason.text} for reason in choice.reasons],
+        "protocol": {
+            "steps": measured.horizon,
+            "discount": measured.discount,
+            "starts": measured.starts,
+            "start_states": starts * len(partition.pairs),
+            "groups": len(partition.pairs),
+            "models": witnesses * models,
+            "manner": partition.manner,
+        },
+        "positions": rounded(measured.positions),
+        "dial": [
+            {"position": rounded(position), "score": rounded(value), **told(course)}
+            for position, value, course in zip(
+                measured.positions, choice.scores, measured.courses, strict=True
+            )
+        ],
+        "hold": None if measured.hold is None else told(measured.hold),
+        "logged": {
+            "return": rounded(logged.mean()),
+            "best": rounded(logged.max()),
+            "worst": rounded(logged.min()),
+            **curves_of(measured.logged, task),
+        },
+        "models": {
+            "explained": rounded(measured.explained),
+            "bias": rounded(measured.bias),
+            "over_promise": rounded(measured.over_promise),
+        },
+        "settings": settings_tree(settings),
+    }
+
+
+def read_tuning(path: Path) -> dict[str, Any]:
+    """What an earlier measurement has left, or why it cannot be used."""
+    content = read_json(path)
+    is_ours = isinstance(content, dict) and content.get("format") == _FORMAT
+    if not is_ours or content.get("schema_version") != _SCHEMA_VERSION:
+        raise RunError(
+            "This is not a measurement of a dial, or one of another version.",
+            where=str(path),
+            advice=f"measure it anew: moose tune {path.parent}",
+        )
+    return dict(content)
+
+
+def _read(path: Path, manifest: Manifest, settings: TuneSettings | None) -> dict[str, Any] | None:
+    """A measurement of this run made before, with these settings if there are any."""
+    if not path.is_file():
+        return None
+    try:
+        content = read_tuning(path)
+        if settings is None:
+            settings = build_settings(TuneSettings, content.get("settings", {}))
+    except UserError:  # of another version
+        return None
+    return content if content.get("digest") == digest(manifest.digest, settings) else None
+
+
+def render(content: Mapping[str, Any]) -> RenderableType:
+    """A measurement as a page of text.
+
+    Args:
+        content: What :data:`TUNING` holds.
+
+    Returns:
+        Something to print on a rich console.
+    """
+    protocol, advice = content["protocol"], content["advice"]
+    table = Table(box=None, header_style="bold")
+    table.add_column("dial")
+    for column in ("imagined return", "in the models", "lower bound", "new to the log"):
+        table.add_column(column, justify="right")
+    shown = [*_shown(content["dial"], advice["position"])]
+    rows = [(f"{row['position']:.2f}", row) for row in shown]
+    if content["hold"] is not None:
+        rows.append((HOLD, content["hold"]))
+    for name, row in rows:
+        is_advised = name == (HOLD if advice["position"] is None else f"{advice['position']:.2f}")
+        table.add_row(
+            f"{name} *" if is_advised else name,
+            f"{row['return']:.2f}",
+            f"{row['low']:.2f} to {row['high']:.2f}",
+            f"{row['lower_bound']:.2f}",
+            f"{100 * row['new']:.0f} %",
+        )
+    marks = {"for": "+", "against": "−", "caution": "!"}
+    return Group(
+        Text(advised(content)),
+        Text(),
+        *(Text(f"{marks[reason['kind']]} {reason['text']}") for reason in content["reasons"]),
+        Text(),
+        table,
+        Text(),
+        Text(
+            f"Return of {protocol['steps']} steps, discount {protocol['discount']:g}, from "
+            f"{protocol['start_states']} states in {protocol['models']} models the policy was not "
+            f"trained on. The log itself has earned {content['logged']['return']:.2f} from there."
+        ),
+    )
+
+
+def advised(content: Mapping[str, Any]) -> str:
+    """The advice as a line."""
+    advice = content["advice"]
+    worth = f"imagined return {advice['return']:.2f}, at least {advice['lower_bound']:.2f}"
+    if advice["position"] is None:
+        return f"advice: hold, that is, never change anything ({worth})"
+    return f"advice: dial at {advice['position']:.2f} ({worth})"
+
+
+def _shown(rows: Sequence[Mapping[str, Any]], advised: float | None) -> Iterator[Mapping[str, Any]]:
+    """Rows of positions a tenth apart, and the advised one."""
+    for row in rows:
+        tenths = row["position"] / _SHOWN
+        if abs(tenths - round(tenths)) < 1e-6 or row["position"] == advised:
+            yield row
