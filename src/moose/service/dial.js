@@ -1,7 +1,7 @@
 // Shows what every position of a dial promises, and gives the policy at one of them.
 import { Unanswered, ask, carryToken, needsToken, option } from "/asking.js";
 import {
-  byId, card, element, extent, frame, isKnown, padded, rule, shape, shareAt, tidy, trace, vertical, write,
+  byId, card, element, extent, frame, isKnown, nameOf, padded, rule, shape, shareAt, tidy, trace, vertical, write,
 } from "/drawing.js";
 
 const PATIENCE = 120_000;  // milliseconds: a policy is checked before it is written
@@ -11,8 +11,9 @@ const FORM_NOTES = {
   c: "One C99 file that needs math.h only.",
 };
 
-// What is known: the measurements, the manifest of the policy, and which row of the dial is chosen.
-const known = { tuning: null, manifest: null, index: 0 };
+// What is known: the measurements, the manifest of the policy, which row of the dial is chosen, and
+// the range of every signal and action over all positions.
+const known = { tuning: null, manifest: null, index: 0, extents: {} };
 
 async function begin() {
   try {
@@ -75,10 +76,9 @@ function keepInAddress() {
 // --------------------------------------------------------------- what does not depend on the position
 
 function layOut() {
-  const { tuning, manifest: { task, origin, numbers } } = known;
-  const maker = [origin?.algorithm, origin?.preset, origin?.digest].filter(Boolean).join(", ");
+  const { tuning, manifest: { task, numbers } } = known;
   const stands = isKnown(numbers?.position) ? `; the controller has it at ${fixed(numbers.position)}` : "";
-  byId("policy").textContent = `${task.name}${maker ? ` (${maker})` : ""}${stands}`;
+  byId("policy").textContent = nameOf(known.manifest) + stands;
   document.title = `${task.name}: moose dial`;
   const slider = byId("position"), { positions } = tuning;
   const gaps = positions.slice(1).map((position, i) => position - positions[i]);
@@ -90,8 +90,10 @@ function layOut() {
   showManner();
   const units = new Map([...task.observations, ...task.actions].map(({ name, unit }) => [name, unit]));
   for (const kind of ["actions", "signals"]) {
-    byId(kind).replaceChildren(...Object.keys(tuning.dial[0][kind]).map((name) =>
-      card({ name, unit: units.get(name) })));
+    const names = Object.keys(tuning.dial[0][kind]);
+    byId(kind).replaceChildren(...names.map((name) => card({ name, unit: units.get(name) })));
+    known.extents[kind] = names.map((name) =>
+      extent([...tuning.dial, tuning.logged].flatMap((row) => row[kind]?.[name] ?? []).flat()));
     byId(kind).previousElementSibling.replaceChildren(...curveKeys());
   }
 }
@@ -110,12 +112,12 @@ function showAdvice() {
   byId("advice").dataset.choice = advice.choice;
   if (advice.choice === "hold") {
     byId("choice").textContent = "Advised: change nothing";
-    byId("promise").textContent = `No position of the dial promises more than leaving everything as it is, which ` +
-      `earns ${tidy(advice.return)}, at least ${tidy(advice.lower_bound)}. The best lower bound of the dial, ` +
-      `${tidy(dial[firstIndex()].lower_bound)}, is at ${first}.`;
+    byId("promise").textContent = "Doing nothing is what is advised: to leave everything as it is earns " +
+      `${tidy(advice.return)}, with a lower bound of ${tidy(advice.lower_bound)}. The best one of the dial is ` +
+      `${tidy(dial[firstIndex()].lower_bound)}, at λ = ${first}.`;
   } else {
     byId("choice").textContent = `Advised: λ = ${first}`;
-    byId("promise").textContent = `It promises a return of ${tidy(advice.return)}, at least ` +
+    byId("promise").textContent = `It promises a return of ${tidy(advice.return)}, with a lower bound of ` +
       `${tidy(advice.lower_bound)}. The log has earned ${tidy(known.tuning.logged.return)}` +
       `${hold ? `, never changing anything ${tidy(hold.return)}` : ""}.`;
   }
@@ -134,8 +136,8 @@ function showManner() {
   byId("manner").textContent = `Returns of ${protocol.steps} steps with discount ${tidy(protocol.discount)}, ` +
     `imagined from ${protocol.start_states} states of the log in ${protocol.models} models` +
     `${protocol.groups > 1 ? ` of ${protocol.groups} groups` : ""}. ${sentence(protocol.manner)}` +
-    `${protocol.manner.endsWith(".") ? "" : "."} Where the models could be compared with the log they explained ` +
-    `${share(models.explained)} of it; their returns were ${tidy(models.bias)} too high on average.`;
+    `${protocol.manner.endsWith(".") ? "" : "."} Along the log's own actions they tell ${share(models.explained)} ` +
+    `of the variance of what was earned, and are off by ${models.bias > 0 ? "+" : ""}${tidy(models.bias)} on average.`;
 }
 
 // ------------------------------------------------------------------- what depends on the position
@@ -157,24 +159,25 @@ function show() {
 function showScale() {
   const { positions } = known.tuning;
   const chart = byId("scale"), from = positions[0], to = positions.at(-1);
-  const inside = chart.getBoundingClientRect().width < 480 ? [0.5] : [0.25, 0.5, 0.75];
+  const { width: room } = chart.getBoundingClientRect();
+  const inside = room < 400 ? [] : room < 640 ? [0.5] : [0.25, 0.5, 0.75];
   const foot = [[from, `${tidy(from)}: what the log did`], ...inside.map((tick) => [tick, String(tick)]),
     [to, `${tidy(to)}: all that was found`]];
-  const { x, bottom } = frame(chart, { low: 0, high: 1, ticks: [], from, to, foot });
+  const { x, right, bottom } = frame(chart, { low: 0, high: 1, ticks: [], from, to, foot });
   positions.forEach((position) => vertical(chart, "tick", x(position), bottom, bottom + 4));
-  const mark = positions[firstIndex()], along = (mark - from) / (to - from);
+  const mark = positions[firstIndex()];
   shape(chart, "path", "mark", { d: `M${x(mark)} 2l5 9h-10z` });
-  const [anchor, shift] = along > 0.8 ? ["end", -9] : ["start", 9];
+  const [anchor, shift] = x(mark) + 140 > right ? ["end", -9] : ["start", 9];
   write(chart, x(mark) + shift, 11, `${markWord()} ${fixed(mark)}`, anchor).setAttribute("class", "mark");
 }
 
 function showReturns() {
-  const { dial, hold, logged, advice } = known.tuning;
+  const { dial, hold, logged } = known.tuning;
   const levels = [logged.return, ...(hold ? [hold.return] : [])];
   const all = [...dial.flatMap((row) => [row.low, row.high, row.return, row.lower_bound]), ...levels];
   const { low, high } = padded(all);
   const chart = byId("returns");
-  const box = overPositions(chart, { low, high, ticks: roundTicks(low, high), isMarked: advice.choice === "dial" });
+  const box = overPositions(chart, { low, high, ticks: roundTicks(low, high) });
   const { x, y } = box, at = (i) => x(dial[i].position);
   band(chart, "imagined band", dial.map((row) => row.low), dial.map((row) => row.high), at, y);
   rule(chart, box, "logged level", logged.return);
@@ -189,17 +192,17 @@ function showOverPositions(id, name, say) {
   const values = dial.map((row) => row[name]);
   const [, most] = extent(values);
   const high = most > 0 ? most : 1;
-  const { x, y } = overPositions(byId(id), { low: 0, high: high * 1.08, ticks: [0, high], say, isMarked: true });
+  const { x, y } = overPositions(byId(id), { low: 0, high: high * 1.08, ticks: [0, high], say });
   const at = (i) => x(dial[i].position);
   shape(byId(id), "path", "imagined line", { d: trace(values, at, y) });
   shape(byId(id), "circle", "imagined dot", { cx: at(known.index), cy: y(values[known.index]), r: 3 });
 }
 
 // A chart over the positions, on which the mark and the slider are drawn.
-function overPositions(chart, { isMarked, ...options }) {
+function overPositions(chart, options) {
   const { positions } = known.tuning;
   const box = frame(chart, { from: positions[0], to: positions.at(-1), ...options });
-  if (isMarked) vertical(chart, "advised", box.x(positions[firstIndex()]), box.top, box.bottom + 4);
+  vertical(chart, "advised", box.x(positions[firstIndex()]), box.top, box.bottom + 4);
   vertical(chart, "cursor", box.x(here().position), 0, box.bottom + 4);
   return box;
 }
@@ -249,7 +252,7 @@ function showCurves(kind) {
     const box = byId(kind).children[i], chart = box.querySelector("svg");
     const [imagined, past] = [here()[kind][name], logged[kind]?.[name]];
     const limits = kind === "actions" ? bounds.get(name) ?? [] : [];
-    const told = extent([...dial.map((row) => row[kind][name]), past ?? []].flat(2).concat(limits));
+    const told = extent([...known.extents[kind][i], ...limits]);
     const last = imagined[1].length - 1;
     const foot = [[0, "0"], [last, `step ${last}`]];
     // The scale is that of all positions, so that what moves is the plant and not the axis.
@@ -278,7 +281,8 @@ function showTake() {
   const { form, position, isTurnable, name } = chosenFile();
   byId("taken").textContent = `the policy at λ = ${fixed(position)}`;
   byId("turnable").disabled = form === "moose";
-  byId("form-note").textContent = FORM_NOTES[form] + (isTurnable ? ` λ is an input, ${fixed(position)} at first.` : "");
+  const turning = isTurnable ? ` λ is an input, ${fixed(position)} at first.` : "";
+  byId("form-note").textContent = FORM_NOTES[form] + turning;
   byId("download").textContent = `Download ${name}`;
   byId("command").textContent = ["moose export", known.tuning.run, `--position ${tidy(position)}`,
     ...(form === "moose" ? [] : [`--format ${form}`]), ...(isTurnable ? ["--dial"] : []), `--out ${name}`].join(" ");

@@ -139,9 +139,11 @@ def _not_measured(policy: Controller) -> UserError:
     return UserError(
         "Nobody has measured yet what the positions of this policy's dial are worth.",
         where="/dial",
-        advice="moose tune RUN measures them; then serve the run's folder with moose serve RUN",
+        advice="measure them with 'moose tune RUN', then serve the run's folder: 'moose serve RUN'",
     )
 
 
 def _damaged(file: Path, why: str, advice: str) -> StorageError:
-    return StorageError(f"The file is damaged or was edited: {why}.", where=str(file), advice=advice)
+    return StorageError(
+        f"The file is damaged or was edited: {why}.", where=str(file), advice=advice
+    )

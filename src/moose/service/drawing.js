@@ -7,6 +7,12 @@ export const isKnown = (value) => value !== null && value !== undefined;
 export const tidy = (value) => (Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-3)
   ? value.toExponential(2) : String(Number(value.toPrecision(4))));
 
+// What to call a policy: its task, and where it is from.
+export function nameOf({ task, origin }) {
+  const maker = [origin?.algorithm, origin?.preset, origin?.digest].filter(Boolean).join(", ");
+  return maker ? `${task.name} (${maker})` : task.name;
+}
+
 export function element(tag, name = "", text = "") {
   const made = document.createElement(tag);
   if (name) made.className = name;

@@ -1,7 +1,7 @@
 // Shows the latest steps of one plant.
 import { Unanswered, ask, carryToken, needsToken, option } from "/asking.js";
 import {
-  byId, card, element, extent, frame, isKnown, padded, rule, shape, shareAt, svg, tidy, trace, vertical,
+  byId, card, element, extent, frame, isKnown, nameOf, padded, rule, shape, shareAt, svg, tidy, trace, vertical,
 } from "/drawing.js";
 
 const PERIOD = 500;            // milliseconds between questions
@@ -102,9 +102,8 @@ function notify(state, word, text) {
 // ---------------------------------------------------------------- what depends on the policy only
 
 function layOut() {
-  const { task, origin } = known.manifest;
-  const maker = [origin?.algorithm, origin?.preset, origin?.digest].filter(Boolean).join(", ");
-  byId("policy").textContent = maker ? `${task.name} (${maker})` : task.name;
+  const { task } = known.manifest;
+  byId("policy").textContent = nameOf(known.manifest);
   document.title = `${task.name}: moose controller`;
   byId("signals").replaceChildren(...task.observations.map(card));
   byId("actions").replaceChildren(...task.actions.map(card));
