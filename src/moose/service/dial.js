@@ -113,7 +113,7 @@ function showAdvice() {
   if (advice.choice === "hold") {
     byId("choice").textContent = "Advised: change nothing";
     byId("promise").textContent = "Doing nothing is what is advised: to leave everything as it is earns " +
-      `${tidy(advice.return)}, with a lower bound of ${tidy(advice.lower_bound)}. The best one of the dial is ` +
+      `${tidy(advice.return)}, with a lower bound of ${tidy(advice.lower_bound)}. The dial's best lower bound is ` +
       `${tidy(dial[firstIndex()].lower_bound)}, at λ = ${first}.`;
   } else {
     byId("choice").textContent = `Advised: λ = ${first}`;
