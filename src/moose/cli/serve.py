@@ -6,13 +6,17 @@ import importlib.util
 import ipaddress
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moose.cli.replay import GuardSet
 from moose.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 TOKEN = "MOOSE_SERVE_TOKEN"  # noqa: S105 (the name of a variable)
 _SHORTEST_TOKEN = 16
@@ -35,33 +39,74 @@ def serve_command(
     It listens on this machine only. Any other address needs a token of at least 16 characters in
     the environment variable MOOSE_SERVE_TOKEN, which callers send as `Authorization: Bearer …`.
 
+    For a run that `moose tune` has measured there is also the page of its dial, at /dial.
+
     For example:
 
     - `moose serve policy.moose`
 
     - `moose serve policy.moose --set novelty_limit=1 --fallback clone.moose --port 9000`
     """
+    app = make_service(policy, host, settings or [], fallback)
+    run_service(app, host, port, f"serving {policy}")
+
+
+def make_service(
+    policy: Path, host: str, settings: Sequence[str] = (), fallback: Path | None = None
+) -> FastAPI:
+    """The service of a policy, with the page of its dial where the run has been tuned.
+
+    Args:
+        policy: A ``.moose`` file, a policy's folder or a finished run.
+        host: The address that it is for.
+        settings: The guard's, as ``name=value``.
+        fallback: A policy to fall back on.
+
+    Returns:
+        The application, for :func:`run_service`.
+
+    Raises:
+        ConfigError: Other machines could reach the address, and there is no token.
+        MissingExtraError: A package that serving needs is not installed.
+    """
     token = os.environ.get(TOKEN)
     require_token(host, token)
     for package in ("fastapi", "uvicorn", "httptools"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(package, "serve", "Serving a policy")
-    import uvicorn
 
     from moose.config import load_settings
     from moose.experiments.run_folder import find_policy
     from moose.policies.guard import GuardSettings
     from moose.policies.plain import load_policy
     from moose.service.app import make_app
-    from moose.service.protocol import LimitedProtocol
+    from moose.service.dial import Tuned, read_tuning
 
-    app = make_app(
-        load_policy(find_policy(policy)),
-        load_settings(GuardSettings, overrides=settings or []),
+    source = find_policy(policy)
+    tuning = read_tuning(policy)
+    return make_app(
+        load_policy(source),
+        load_settings(GuardSettings, overrides=settings),
         fallback=None if fallback is None else load_policy(find_policy(fallback)),
         hosts=("127.0.0.1", "localhost", "[::1]", host),
         token=token,
+        tuned=None if tuning is None else Tuned(tuning, source, policy),
     )
+
+
+def run_service(app: FastAPI, host: str, port: int, told: str) -> None:
+    """Serve until the process is asked to end.
+
+    Args:
+        app: What :func:`make_service` made.
+        host: Address to listen on.
+        port: Port to listen on.
+        told: What to say that is served, once the address is taken.
+    """
+    import uvicorn
+
+    from moose.service.protocol import LimitedProtocol
+
     config = uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -73,7 +118,7 @@ def serve_command(
         timeout_graceful_shutdown=10,
     )
     with bind(host, port) as listening:
-        typer.echo(f"serving {policy} on http://{host}:{port}", err=True)
+        typer.echo(f"{told} on http://{host}:{port}", err=True)
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -27,13 +27,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from moose.errors import UserError
 from moose.policies.guard import REASONS, Decision, Fallback, Guard, GuardSettings, Reason, Source
 from moose.policies.plain import Controller
+from moose.service.dial import Tuned, dial_router
 from moose.version import __version__
 
 LARGEST_BODY = 64 << 10
 MOST_SESSIONS = 100
 POINTS_KEPT = 300
 """Steps of a session that are remembered for the page."""
-_ASSETS = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}
+_ASSETS = {
+    "/": ("page.html", "text/html"),
+    "/dial": ("dial.html", "text/html"),
+    **{f"/{name}.css": (f"{name}.css", "text/css") for name in ("page", "dial")},
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript")
+        for name in ("page", "dial", "asking", "drawing")
+    },
+}
 _JSON = "application/json"
 _OPEN_PATHS = {*_ASSETS, "/health"}  # which tell nothing of the plant
 
@@ -121,6 +130,7 @@ def make_app(
     fallback: Fallback | None = None,
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"),
     token: str | None = None,
+    tuned: Tuned | None = None,
 ) -> FastAPI:
     """The service as an ASGI application.
 
@@ -130,6 +140,7 @@ def make_app(
         fallback: The guards'.
         hosts: Names under which it may be asked for.
         token: What a caller has to know, if anything.
+        tuned: What is known of the policy's dial, for its page.
 
     Returns:
         The application.
@@ -213,6 +224,7 @@ def make_app(
             "settings": first.guard.settings.model_dump(mode="json"),
             "novelty_release": first.guard.novelty_release,
             "has_novelty": policy.has_novelty,
+            "has_tuning": tuned is not None,
             "points_kept": POINTS_KEPT,
             "counts": {} if found is None else dict(found.guard.counts),
             "points": [] if found is None else found.points_after(after),
@@ -227,8 +239,9 @@ def make_app(
         )
 
     app.include_router(direct)
-    for path, kind in _ASSETS.items():
-        app.add_api_route(path, _asset_route(path, kind), include_in_schema=False)
+    app.include_router(dial_router(policy, tuned))
+    for path, (name, kind) in _ASSETS.items():
+        app.add_api_route(path, _asset_route(name, kind), include_in_schema=False)
 
     app.add_middleware(_Gate, token=token)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
@@ -412,8 +425,7 @@ def _metrics(sessions: Mapping[str, Session], requests: Mapping[str, int]) -> st
     return "\n".join(lines) + "\n"
 
 
-def _asset_route(path: str, kind: str) -> Callable[[], Awaitable[Response]]:
-    name = path.strip("/") or "page.html"
+def _asset_route(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
     content = files("moose.service").joinpath(name).read_bytes()
 
     async def asset() -> Response:

@@ -1,8 +1,10 @@
-"use strict";
-// Shows the latest steps of one plant. It asks the server that it came from, and nobody else.
+// Shows the latest steps of one plant.
+import { Unanswered, ask, carryToken, needsToken, option } from "/asking.js";
+import {
+  byId, card, element, extent, frame, isKnown, nameOf, padded, rule, shape, shareAt, svg, tidy, trace, vertical,
+} from "/drawing.js";
 
 const PERIOD = 500;            // milliseconds between questions
-const PATIENCE = 5000;         // after which a question counts as not answered
 const QUIET = 10;              // seconds without a step that are worth a word
 const LOG_ROWS = 50;
 const SOURCES = {
@@ -19,34 +21,12 @@ const REASONS = {
   "bounds": "an action was brought within its limits",
   "rate": "an action was kept from changing too fast",
 };
-const byId = (id) => document.getElementById(id);
-const options = new URLSearchParams(location.hash.slice(1));
 
 // What is known: the manifest of the policy, the last answer of /live, and the steps gathered from
 // all answers so far. The cursor is the step under the pointer, in all charts at once.
 const known = {
-  manifest: null, live: null, points: [], cursor: null, session: options.get("session"), generation: 0,
+  manifest: null, live: null, points: [], cursor: null, session: option("session"), generation: 0,
 };
-
-class Unanswered extends Error {
-  constructor(status = null) {
-    super("no answer");
-    this.status = status;
-  }
-}
-
-async function ask(path) {
-  const token = options.get("token");
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  let answer;
-  try {
-    answer = await fetch(path, { headers, signal: AbortSignal.timeout(PATIENCE) });
-    if (answer.ok) return await answer.json();
-  } catch (error) {
-    throw new Unanswered();
-  }
-  throw new Unanswered(answer.status);
-}
 
 async function refresh() {
   const { generation } = known;
@@ -99,8 +79,7 @@ async function forever() {
 function complain(error) {
   if (!(error instanceof Unanswered)) throw error;  // a mistake in this script: let the console tell
   if (error.status === 401) {
-    notify("gone", "refused", "The service wants a token. Open this page as /#token=… with the value " +
-      "of MOOSE_SERVE_TOKEN that the service was started with.");
+    notify("gone", "refused", needsToken("/"));
   } else if (error.status !== null) {
     notify("gone", "refused", `The service refuses to tell (status ${error.status}). ` +
       "Look at what moose serve has printed.");
@@ -123,9 +102,8 @@ function notify(state, word, text) {
 // ---------------------------------------------------------------- what depends on the policy only
 
 function layOut() {
-  const { task, origin } = known.manifest;
-  const maker = [origin?.algorithm, origin?.preset, origin?.digest].filter(Boolean).join(", ");
-  byId("policy").textContent = maker ? `${task.name} (${maker})` : task.name;
+  const { task } = known.manifest;
+  byId("policy").textContent = nameOf(known.manifest);
   document.title = `${task.name}: moose controller`;
   byId("signals").replaceChildren(...task.observations.map(card));
   byId("actions").replaceChildren(...task.actions.map(card));
@@ -140,19 +118,9 @@ function showExample() {
     return Number(((minimum + maximum) / 2).toPrecision(3));
   });
   byId("example").textContent = `curl -s ${location.origin}/act -H 'Content-Type: application/json' \\\n` +
-    (options.get("token") ? "  -H 'Authorization: Bearer …' \\\n" : "") +
+    (option("token") ? "  -H 'Authorization: Bearer …' \\\n" : "") +
     `  -d '${JSON.stringify({ session: chosen(), observation: middle })}'\n\n` +
     `# ${task.observations.map(({ name, unit }) => (unit ? `${name} in ${unit}` : name)).join(", ")}`;
-}
-
-function card({ name, unit }) {
-  const title = element("span", "name", name);
-  if (unit) title.append(element("span", "unit", unit));
-  const head = element("div", "head");
-  head.append(title, element("span", "value"));
-  const box = element("div", "card");
-  box.append(head, svg("chart"));
-  return box;
 }
 
 // ------------------------------------------------------------------------ what a new step changes
@@ -160,6 +128,7 @@ function card({ name, unit }) {
 function show() {
   const { live, points } = known;
   listSessions();
+  byId("to-dial").hidden = !live.has_tuning;
   const idle = live.sessions[chosen()]?.idle_seconds ?? null;
   if (!points.length) notify("waiting", "waiting", "");
   else if (idle > QUIET) notify("idle", `quiet for ${Math.round(idle)} s`, "");
@@ -263,12 +232,9 @@ function showCard(box, values, now, { limits, range }) {
   value.classList.toggle("is-missing", !isKnown(now));
   const told = limits ?? range;
   const inside = [...values.filter(isKnown), ...told];
-  let low = Math.min(...inside), high = Math.max(...inside);
-  const ticks = [...told, low, high];
-  if (low === high) { low -= 1; high += 1; }
-  const room = (high - low) * 0.06;
+  const ticks = [...told, ...extent(inside)];
   const lines = (limits ?? []).map((limit) => [limit, ""]);
-  plot(box.querySelector("svg"), values, { low: low - room, high: high + room, lines, range, ticks });
+  plot(box.querySelector("svg"), values, { ...padded(inside), lines, range, ticks });
 }
 
 function showLog() {
@@ -293,80 +259,24 @@ function showLog() {
 
 // ------------------------------------------------------------------------------------- one chart
 
-function plot(chart, values, { low, high, lines, range, ticks, scale = (value) => value }) {
-  const { width, height } = chart.getBoundingClientRect();
-  const left = 48, right = width - 8, top = 8, bottom = height - 14;
-  const x = (i) => left + (i / Math.max(values.length - 1, 1)) * (right - left);
-  const y = (value) => bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (bottom - top);
-  chart.replaceChildren();
-  chart.setAttribute("viewBox", `0 0 ${width} ${height}`);
+function plot(chart, values, { low, high, lines, range, ticks, scale }) {
+  const { points, cursor } = known;
+  const box = frame(chart, { low, high, ticks, scale, to: Math.max(points.length - 1, 1) });
+  const { x, y, left, right, top, bottom, height } = box;
   if (range) {
     const [from, to] = [y(range[1]), y(range[0])];
     shape(chart, "rect", "range", { x: left, y: from - 1, width: right - left, height: to - from + 2 });
   }
-  shape(chart, "line", "frame", { x1: left, x2: right, y1: bottom + 4, y2: bottom + 4 });
-  labels(ticks, y).forEach(([tick, height]) => write(chart, left - 6, height + 4, tidy(tick), "end"));
-  lines.forEach(([value, name]) => {
-    shape(chart, "line", "limit", { x1: left, x2: right, y1: y(value), y2: y(value) });
-    if (name) write(chart, left + 4, y(value) - 3, `${name} ${tidy(value)}`, "start");
-  });
-  const { points, cursor } = known;
+  lines.forEach(([value, name]) => rule(chart, box, "limit", value, name));
   points.forEach((point, i) => {
-    if (point.is_first && i) shape(chart, "line", "start", { x1: x(i), x2: x(i), y1: top, y2: bottom + 4 });
-    if (!isKnown(values[i])) shape(chart, "line", "missing", { x1: x(i), x2: x(i), y1: bottom + 4, y2: height - 3 });
-    if (point.step === cursor) shape(chart, "line", "cursor", { x1: x(i), x2: x(i), y1: 0, y2: height });
+    if (point.is_first && i) vertical(chart, "start", x(i), top, bottom + 4);
+    if (!isKnown(values[i])) vertical(chart, "missing", x(i), bottom + 4, height - 3);
+    if (point.step === cursor) vertical(chart, "cursor", x(i), 0, height);
   });
-  shape(chart, "path", "line", { d: trace(values, x, y) });
+  shape(chart, "path", "line", { d: trace(values, x, y, (i) => points[i].is_first) });
   const marked = points.findIndex((point) => point.step === cursor);
   const at = marked < 0 ? values.length - 1 : marked;
   if (isKnown(values[at])) shape(chart, "circle", "dot", { cx: x(at), cy: y(values[at]), r: 3 });
-}
-
-// A line that is broken where a value is missing or an episode begins.
-function trace(values, x, y) {
-  let path = "", isDown = false;
-  values.forEach((value, i) => {
-    if (known.points[i].is_first) isDown = false;
-    if (isKnown(value)) path += `${isDown ? "L" : "M"}${x(i).toFixed(1)} ${y(value).toFixed(1)}`;
-    isDown = isKnown(value);
-  });
-  return path;
-}
-
-// Ticks that are far enough apart to be read.
-function labels(ticks, y) {
-  const kept = [];
-  for (const tick of ticks) if (kept.every(([, other]) => Math.abs(other - y(tick)) > 12)) kept.push([tick, y(tick)]);
-  return kept;
-}
-
-const isKnown = (value) => value !== null && value !== undefined;
-const tidy = (value) => (Math.abs(value) >= 1e6 || (value !== 0 && Math.abs(value) < 1e-3)
-  ? value.toExponential(2) : String(Number(value.toPrecision(4))));
-
-function element(tag, name = "", text = "") {
-  const made = document.createElement(tag);
-  if (name) made.className = name;
-  if (text) made.textContent = text;
-  return made;
-}
-
-function svg(name) {
-  const made = byId("blank").content.firstElementChild.cloneNode();
-  made.setAttribute("class", name);
-  return made;
-}
-
-function shape(chart, tag, name, attributes) {
-  const made = document.createElementNS(chart.namespaceURI, tag);
-  made.setAttribute("class", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  chart.append(made);
-  return made;
-}
-
-function write(chart, x, y, text, anchor) {
-  shape(chart, "text", "", { x, y, "text-anchor": anchor }).textContent = text;
 }
 
 // ------------------------------------------------------------------------------ what a person does
@@ -377,10 +287,7 @@ byId("session").addEventListener("change", (event) => {
 document.addEventListener("pointermove", (event) => {
   const chart = event.target.closest?.(".chart");
   if (!chart || !known.points.length) return setCursor(null);
-  const { left, width } = chart.getBoundingClientRect();
-  const share = (event.clientX - left - 48) / (width - 56);
-  const last = known.points.length - 1;
-  setCursor(known.points[Math.min(Math.max(Math.round(share * last), 0), last)].step);
+  setCursor(known.points[Math.round(shareAt(chart, event) * (known.points.length - 1))].step);
 });
 document.documentElement.addEventListener("pointerleave", () => setCursor(null));
 addEventListener("resize", () => known.points.length && draw());
@@ -391,4 +298,5 @@ function setCursor(step) {
   if (known.points.length) draw();
 }
 
+carryToken(byId("to-dial"));
 forever();
