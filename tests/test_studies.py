@@ -198,3 +198,51 @@ def test_the_study_of_corners(tmp_path, capsys):
     assert float(full_speed["γ = 0.99"]) == pytest.approx(-970, rel=0.01)
     assert float(rows[0]["γ = 0.99"]) == pytest.approx(-385, rel=0.02)
     assert float(full_speed["γ = 0.97"]) == pytest.approx(-327, rel=0.01)
+
+
+def made_up_run(data, seed, advised, tails, promises):
+    """A line of the study's runs: three positions."""
+    positions = {
+        name: {"return": promise, "low": promise - 1, "high": promise + spread, "tail": [tail] * 10}
+        for name, tail, promise, spread in zip(
+            ("0", "0.5", "1"), tails, promises, (3, 1, 2), strict=True
+        )
+    }
+    advice = {"position": advised, "lower_bound": -70.0}
+    return {"data": data, "seed": seed, "advice": advice, "positions": positions, "hold": {}}
+
+
+def test_the_choice_study_counts_regrets():
+    choice = study("choice")
+    runs = [
+        made_up_run("ib/bad-0.6", 1, 0.5, (-90.0, -63.0, -66.0), (-90.0, -60.0, -50.0)),
+        made_up_run("ib/bad-0.6", 2, None, (-90.0, -63.0, -66.0), (-90.0, -60.0, -50.0)),
+    ]
+    references = {"hold": [-65.0] * 20, "batch": {"mean": -91.0}}
+    row = choice.row_of("ib/bad-0.6", runs, references)
+    assert row["advised_positions"] == "0.5 hold"
+    assert (row["clone"], row["hold"], row["best"]) == (-90.0, -65.0, -63.0)
+    assert row["best_position"] == "0.5"
+    assert row["advised"] == -65.0  # of ten values of −63 and ten of −65
+    assert row["regret"] == pytest.approx(2.0)
+    assert row["regret_fixed"] == row["regret_most_promising"] == pytest.approx(3.0)
+    assert row["regret_least_spread"] == pytest.approx(0.0)
+    assert row["lower_bounds_held"] == "2 of 2"
+    assert (row["paper"], row["record"]) == (-90.26, -77.7)
+    assert row["developed_on"]
+
+
+def test_the_choice_study_writes_its_tables_and_tunes_nothing_twice(tmp_path, capsys):
+    choice = study("choice")
+    run = made_up_run("ib/bad-0.6", 1, 0.5, (-90.0, -63.0, -66.0), (-90.0, -60.0, -50.0))
+    row = choice.row_of("ib/bad-0.6", [run], {"hold": [-65.0] * 20, "batch": {"mean": -91.0}})
+    choice.write_lines(tmp_path / "runs.jsonl", [run | {"digest": "1"}])
+    choice.write_table(tmp_path, [row])
+    with open(tmp_path / "choice.csv", encoding="utf-8") as stream:
+        (read,) = csv.DictReader(stream)
+    assert read["advised"] == "-63.00"
+    assert "| ib/bad-0.6 |" in (tmp_path / "choice.md").read_text()
+    assert json.loads((tmp_path / "runs.jsonl").read_text())["digest"] == "1"
+    (tmp_path / "runs.jsonl").unlink()
+    with pytest.raises(SystemExit, match="no finished run of LION"):
+        choice.main(["--grid", str(tmp_path), "--results", str(tmp_path)])

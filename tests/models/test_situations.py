@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,3 +78,35 @@ def test_the_slope_points_away_from_the_nearest_situation_and_is_finite_on_it(ta
     assert float(jax.grad(total)(50.0)) > 0.0
     assert float(jax.grad(total)(-50.0)) < 0.0
     assert np.isfinite(float(jax.grad(total)(0.0)))
+
+
+def test_whole_situations_leave_out_what_was_before_an_episode(task):
+    """A lever that never stays: only a first frame, repeated, looks as if it had."""
+    log = make_toy_log(task, episodes=10, steps=12)
+    lever = np.arange(len(log.observations), dtype=np.float32)
+    log.observations[:, 2] = lever
+    settings = SituationSettings(ages=(0, 2), references=100, early_share=1.0)
+
+    def shares_held(**manner):
+        found = measure_situations(log, task, settings, jax.random.key(0), **manner)
+        return (np.diff(np.asarray(found.references), axis=1) == 0).mean()
+
+    assert shares_held() > 0.1
+    assert shares_held(is_whole=True) == 0.0
+
+
+def test_usual_is_what_other_episodes_are_if_there_are_some(task):
+    log, other = make_toy_log(task), make_toy_log(task, seed=5)
+    far = dataclasses.replace(other, observations=other.observations + 5.0)
+    key = jax.random.key(0)
+    near = measure_situations(log, task, SETTINGS, key, other=other)
+    apart = measure_situations(log, task, SETTINGS, key, other=far)
+    assert float(apart.usual) > 3 * float(near.usual)
+    assert (np.diff(apart.own) >= 0).all()
+
+
+def test_a_log_of_short_episodes_has_no_whole_situations_and_uses_all(task):
+    log = make_toy_log(task, episodes=10, steps=2)
+    settings = SituationSettings(ages=(0, 2), references=20)
+    found = measure_situations(log, task, settings, jax.random.key(0), is_whole=True)
+    assert found.references.shape == (20, 2)

@@ -14,10 +14,11 @@ from playwright.sync_api import expect
 
 from browser import visit
 from moose.errors import DataError, StorageError
+from moose.experiments.tuning_file import TUNING, read_tuning
 from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
 from moose.service.app import make_app
-from moose.service.dial import TUNING, Tuned, read_tuning
+from moose.service.dial import Tuned
 from policies import make_toy_policy, wild_windows
 from serving import serving
 from tunings import STEPS, make_tuning

@@ -73,6 +73,7 @@ def _row(position, signals, actions):
         "high": height + 0.8 * spread,
         "lower_bound": height - spread - 0.5,
         "strayed": 0.01 + 0.2 * position**2,
+        "apart": 0.01 + 0.2 * position**2,
         "new": 0.01 + 0.3 * position**3,
         "novelty": {"0.1": 0.1 + 0.2 * position, "0.5": 0.5 + 0.2 * position, "0.9": 0.97},
         "from_behaviour": 0.25 * position**2,

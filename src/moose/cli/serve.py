@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 TOKEN = "MOOSE_SERVE_TOKEN"  # noqa: S105 (the name of a variable)
 _SHORTEST_TOKEN = 16
 MOST_CONNECTIONS = 200
+LOCAL = "127.0.0.1"
+"""This machine only."""
 
 
 def serve_command(
     policy: Annotated[
         Path, typer.Argument(help="A .moose file, a policy's folder or a finished run.")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = LOCAL,
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8765,
     settings: GuardSet = None,
     fallback: Annotated[
@@ -71,16 +73,15 @@ def make_service(
     """
     token = os.environ.get(TOKEN)
     require_token(host, token)
-    for package in ("fastapi", "uvicorn", "httptools"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(package, "serve", "Serving a policy")
+    require_service()
 
     from moose.config import load_settings
     from moose.experiments.run_folder import find_policy
+    from moose.experiments.tuning_file import read_tuning
     from moose.policies.guard import GuardSettings
     from moose.policies.plain import load_policy
     from moose.service.app import make_app
-    from moose.service.dial import Tuned, read_tuning
+    from moose.service.dial import Tuned
 
     source = find_policy(policy)
     tuning = read_tuning(policy)
@@ -88,10 +89,17 @@ def make_service(
         load_policy(source),
         load_settings(GuardSettings, overrides=settings),
         fallback=None if fallback is None else load_policy(find_policy(fallback)),
-        hosts=("127.0.0.1", "localhost", "[::1]", host),
+        hosts=(LOCAL, "localhost", "[::1]", host),
         token=token,
         tuned=None if tuning is None else Tuned(tuning, source, policy),
     )
+
+
+def require_service() -> None:
+    """Raise if a package that serving needs is not installed."""
+    for package in ("fastapi", "uvicorn", "httptools"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(package, "serve", "Serving a policy")
 
 
 def run_service(app: FastAPI, host: str, port: int, told: str) -> None:

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for, warn
+from moose.cli.serve import LOCAL, make_service, require_service, run_service
 
 
 def tune_command(
@@ -27,6 +28,10 @@ def tune_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure anew, even if that was done before.")
     ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Then show it on a page of this machine, at /dial.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port of the page.", min=1, max=65535)] = 8765,
     as_json: AsJson = False,
     quiet: Quiet = False,
     cache: Cache = None,
@@ -41,8 +46,12 @@ def tune_command(
 
     - `moose tune runs/dial`
 
+    - `moose tune runs/dial --serve`
+
     - `moose tune runs/dial --set selection.distrust=0.1 --json`
     """
+    if serve:
+        require_service()
     from moose.experiments.tuning import render, tune_run, tune_settings
 
     tuned = tune_run(
@@ -55,8 +64,13 @@ def tune_command(
     )
     if as_json:
         print_json(tuned.content)
-        return
-    Console(soft_wrap=True, highlight=False).print(render(tuned.content))
-    position = tuned.content["advice"]["position"]
-    if position is not None:
-        typer.echo(f"to use it: moose export {tuned.folder} --position {position:g} --out x.moose")
+    else:
+        Console(soft_wrap=True, highlight=False).print(render(tuned.content))
+        position = tuned.content["advice"]["position"]
+        if position is not None:
+            typer.echo(
+                f"to use it: moose export {tuned.folder} --position {position:g} --out x.moose"
+            )
+    if serve:
+        app = make_service(tuned.folder, LOCAL)
+        run_service(app, LOCAL, port, f"the dial is at http://{LOCAL}:{port}/dial; serving")

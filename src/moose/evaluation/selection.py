@@ -5,7 +5,7 @@ of two kinds, each on a part of the log, from states of the other part. Beside i
 of running the plant that need no proof: as the log did (the dial at 0) and *hold*, never changing
 anything. The better of them in the models is what a position has to beat:
 
-    score(λ) = η min_k G_k(λ) + (1 − η) mean_k G_k(λ) − q R₀ d(λ)
+    score(λ) = η min_k G_k(λ) + (1 − η) mean_k G_k(λ) − q B d(λ)
 
 and the position of the highest score is advised, if that is above 0.
 
@@ -15,14 +15,15 @@ symbol  name       meaning
 G_k     gain       return at λ less that of the better of clone and hold, in model k
 η       pessimism  weight of the most sceptical model
 d       strayed    distance of imagined situations from log and hold, beyond the usual
-q       distrust   share of a usual return R₀ not believed, for a unit of distance
+B       —          size of the return of the better of clone and hold
+q       distrust   share of it that is not believed, for a unit of distance
 ======  =========  ==================================================================
 
 Two things that sound alike are kept apart. *Strayed* is the distance from what is known or needs no
 proof, and decides. *New* counts situations that the log has not been in, hold's among them: there
 models may agree and be wrong together, and the lower bound of a return is lowered for it:
 
-    bound(λ) = min_k R_k(λ) − o − q R₀ d_log(λ)
+    bound(λ) = min_k R_k(λ) − o − q B d_log(λ)
 
 o is what the models promise too much for held-out stretches of the log, in that fifth of them,
 ordered by distance, where it is most.
@@ -105,8 +106,8 @@ class SelectionSettings(Settings):
     """Steps of a trajectory; the task's by default, less where no episode is that long."""
     pessimism: float = Field(default=0.5, ge=0, le=1)
     """η: weight of the most sceptical model in a score; the mean of all has 1 − η."""
-    distrust: float = Field(default=0.04, ge=0)
-    """q: share of a usual return that is not believed, for a unit of distance."""
+    distrust: float = Field(default=0.1, ge=0)
+    """q: share of the return to beat that is not believed, for a unit of distance."""
     situations: SituationSettings = SituationSettings(references=4000)
     """What a situation is; the distance up to its quantile is called usual."""
 
@@ -185,9 +186,20 @@ class DialMeasurement:
     episodes: npt.NDArray[np.int64]
 
     @property
-    def return_size(self) -> float:
-        """R₀: the size of what the log earned."""
-        return float(np.abs(self.logged_returns).mean())
+    def rivals(self) -> dict[str, Course]:
+        """The ways of running the plant that need no proof."""
+        return {CLONE: self.courses[0]} | ({} if self.hold is None else {HOLD: self.hold})
+
+    @property
+    def best_rival(self) -> str:
+        """The better of them, in the models."""
+        rivals = self.rivals
+        return max(rivals, key=lambda name: float(rivals[name].returns.mean()))
+
+    @property
+    def stake(self) -> float:
+        """B: the size of what it earns."""
+        return float(np.abs(self.rivals[self.best_rival].returns).mean())
 
     @property
     def explained(self) -> float:
@@ -309,19 +321,13 @@ def choose_position(measured: DialMeasurement, settings: SelectionSettings) -> C
     Returns:
         The advice.
     """
-    clone = measured.courses[0]
-    rivals = {CLONE: clone} | ({} if measured.hold is None else {HOLD: measured.hold})
-    best_rival = max(rivals, key=lambda name: float(rivals[name].returns.mean()))
-    scores = np.array(
-        [score(course, rivals[best_rival], measured, settings) for course in measured.courses]
-    )
+    rivals, best_rival = measured.rivals, measured.best_rival
+    scores = np.array([score(course, measured, settings) for course in measured.courses])
     best = int(scores.argmax())
-    position: float | None = 0.0
-    course = clone
+    position: float | None = 0.0 if best_rival == CLONE else None
+    course = rivals[best_rival]
     if scores[best] > 0:
         position, course = float(measured.positions[best]), measured.courses[best]
-    elif best_rival == HOLD:
-        position, course = None, rivals[HOLD]
     gains = {
         name: measure_gain(course.returns - rival.returns, measured.episodes)
         for name, rival in rivals.items()
@@ -333,19 +339,17 @@ def choose_position(measured: DialMeasurement, settings: SelectionSettings) -> C
     return choice._replace(reasons=tuple(_reasons(choice, rivals, best_rival, measured)))
 
 
-def score(
-    course: Course, rival: Course, measured: DialMeasurement, settings: SelectionSettings
-) -> float:
-    """How much more than a rival a course earns, as far as that is believed."""
-    gains = course.by_model - rival.by_model
+def score(course: Course, measured: DialMeasurement, settings: SelectionSettings) -> float:
+    """How much more than the better rival a course earns, as far as that is believed."""
+    gains = course.by_model - measured.rivals[measured.best_rival].by_model
     believed = settings.pessimism * gains.min() + (1.0 - settings.pessimism) * gains.mean()
-    return float(believed - settings.distrust * measured.return_size * course.strayed)
+    return float(believed - settings.distrust * measured.stake * course.strayed)
 
 
 def lower_bound(course: Course, measured: DialMeasurement, settings: SelectionSettings) -> float:
     """What a course may be expected to earn at least."""
     promised = max(0.0, float(measured.over_promise.max()))
-    distrusted = settings.distrust * measured.return_size * course.apart
+    distrusted = settings.distrust * measured.stake * course.apart
     return float(course.by_model.min() - promised - distrusted)
 
 
@@ -540,8 +544,8 @@ def _about_gains(
         if gains.mean() > 0:
             yield Reason(
                 "against",
-                f"{told}. That is not believed as it is: {100 * course.new:.0f} % of the "
-                f"situations are new to the log, {course.strayed:.2g} away from what is known.",
+                f"{told}. With {100 * course.new:.0f} % of the situations new to the log, "
+                f"{course.strayed:.2g} away from what is known, that is not enough.",
             )
         else:
             yield Reason("against", f"{told}: no gain at all.")

@@ -44,17 +44,16 @@ from moose.experiments.judgement import (
 )
 from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
 from moose.experiments.runner import key_of
+from moose.experiments.tuning_file import FORMAT, SCHEMA_VERSION, TUNING, read_tuning
 from moose.models.actor import DialActor
 from moose.models.ensembles import DynamicsSettings
 from moose.models.recurrent import RecurrentSettings
 from moose.policies.policy import load_policy
 from moose.progress import SILENT, Progress
-from moose.storage import atomic_file, read_json, write_json
+from moose.storage import atomic_file, write_json
 from moose.tasks.registry import task_of
 from moose.tasks.task import Task
 
-TUNING = "tuning.json"
-_FORMAT, _SCHEMA_VERSION = "moose-tuning", 1
 _SHOWN = 0.1  # positions in the printed table, this far apart
 
 
@@ -119,7 +118,7 @@ def tune_run(
             advice="train one that has: moose train DATA --algorithm lion; or judge this one as it "
             f"is: moose judge {folder}",
         )
-    known = None if is_fresh else _read(folder / TUNING, manifest, settings)
+    known = None if is_fresh else _read(folder, manifest, settings)
     if known is not None:
         return TunedRun(folder, known)
     settings = settings or TuneSettings()
@@ -139,8 +138,8 @@ def tune_run(
         )
     choice = choose_position(measured, settings.selection)
     content = {
-        "format": _FORMAT,
-        "schema_version": _SCHEMA_VERSION,
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
         "digest": digest(manifest.digest, settings),
         **describe(measured, choice, partition, task, settings),
     }
@@ -249,30 +248,17 @@ def describe(
     }
 
 
-def read_tuning(path: Path) -> dict[str, Any]:
-    """What an earlier measurement has left, or why it cannot be used."""
-    content = read_json(path)
-    is_ours = isinstance(content, dict) and content.get("format") == _FORMAT
-    if not is_ours or content.get("schema_version") != _SCHEMA_VERSION:
-        raise RunError(
-            "This is not a measurement of a dial, or one of another version.",
-            where=str(path),
-            advice=f"measure it anew: moose tune {path.parent}",
-        )
-    return dict(content)
-
-
-def _read(path: Path, manifest: Manifest, settings: TuneSettings | None) -> dict[str, Any] | None:
+def _read(folder: Path, manifest: Manifest, settings: TuneSettings | None) -> dict[str, Any] | None:
     """A measurement of this run made before, with these settings if there are any."""
-    if not path.is_file():
-        return None
     try:
-        content = read_tuning(path)
-        if settings is None:
+        content = read_tuning(folder)
+        if content is not None and settings is None:
             settings = build_settings(TuneSettings, content.get("settings", {}))
-    except UserError:  # of another version
+    except UserError:  # damaged, or of another version
         return None
-    return content if content.get("digest") == digest(manifest.digest, settings) else None
+    if content is None or content.get("digest") != digest(manifest.digest, settings):
+        return None
+    return content
 
 
 def render(content: Mapping[str, Any]) -> RenderableType:

@@ -149,7 +149,7 @@ function show() {
   showScale();
   showReturns();
   showOverPositions("newness", "new", share);
-  showOverPositions("distance", "strayed", tidy);
+  showOverPositions("distance", "apart", tidy);
   showNumbers(row);
   showCurves("actions");
   showCurves("signals");
@@ -229,7 +229,7 @@ function showNumbers(row) {
     ["Never changing anything", hold ? tidy(hold.return) : "–",
       hold ? `lower bound ${tidy(hold.lower_bound)}` : "no action of this task does that"],
     ["New to the log", share(row.new), "of the situations: newer than 99 % of the log's own"],
-    ["Distance from the log", tidy(row.strayed), "beyond what is usual in it"],
+    ["Distance from the log", tidy(row.apart), "beyond what is usual in it"],
     ["Novelty", tidy(row.novelty["0.5"]),
       `80 % from ${tidy(row.novelty["0.1"])} to ${tidy(row.novelty["0.9"])}; 1: newer than all of the log`],
     ["Distance from its actions", tidy(row.from_behaviour), "mean square, from the cloned behaviour"],

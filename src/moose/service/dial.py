@@ -16,24 +16,10 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic_core import to_json
 
-from moose.errors import DataError, StorageError, UserError
+from moose.errors import UserError
 from moose.policies.dial import no_dial, require_position
 from moose.policies.export import Format, export_policy
 from moose.policies.plain import Controller
-from moose.storage import read_json
-
-TUNING = "tuning.json"
-_FORMAT = "moose-tuning"
-_SCHEMA_VERSION = 1
-_PARTS = {
-    "advice": dict,
-    "reasons": list,
-    "protocol": dict,
-    "positions": list,
-    "dial": list,
-    "logged": dict,
-    "models": dict,
-}
 
 
 class Tuned(NamedTuple):
@@ -45,47 +31,6 @@ class Tuned(NamedTuple):
     """The policy's folder or ``.moose`` file."""
     run: Path
     """The run as its user calls it."""
-
-
-def read_tuning(folder: Path) -> dict[str, Any] | None:
-    """What ``moose tune`` left in the folder of a run.
-
-    Args:
-        folder: The run's.
-
-    Returns:
-        The content of its ``tuning.json``; None without one.
-
-    Raises:
-        StorageError: The file is damaged or of a newer version.
-        DataError: The file is something else.
-    """
-    file = folder / TUNING
-    if not file.is_file():
-        return None
-    again = f"measure the dial again with 'moose tune {folder}'"
-    tuning = read_json(file)
-    found = tuning.get("format") if isinstance(tuning, dict) else None
-    if found != _FORMAT:
-        raise DataError(
-            f"This file does not tell of a dial: it says {found!r}, not {_FORMAT!r}.",
-            where=str(file),
-            advice=again,
-        )
-    version = tuning.get("schema_version")
-    if version != _SCHEMA_VERSION:
-        raise StorageError(
-            f"The file has schema version {version!r}; this program reads {_SCHEMA_VERSION}.",
-            where=str(file),
-            advice=f"use the version of moose that wrote it, or {again}",
-        )
-    for name, kind in _PARTS.items():
-        if not isinstance(tuning.get(name), kind):
-            raise _damaged(file, f"'{name}' is missing or not a {kind.__name__}", again)
-    if not tuning["dial"] or len(tuning["dial"]) != len(tuning["positions"]):
-        count = f"{len(tuning['dial'])} for {len(tuning['positions'])} positions"
-        raise _damaged(file, f"the rows of 'dial' are {count}", again)
-    return dict(tuning)
 
 
 def dial_router(policy: Controller, tuned: Tuned | None) -> APIRouter:
@@ -140,10 +85,4 @@ def _not_measured(policy: Controller) -> UserError:
         "Nobody has measured yet what the positions of this policy's dial are worth.",
         where="/dial",
         advice="measure them with 'moose tune RUN', then serve the run's folder: 'moose serve RUN'",
-    )
-
-
-def _damaged(file: Path, why: str, advice: str) -> StorageError:
-    return StorageError(
-        f"The file is damaged or was edited: {why}.", where=str(file), advice=advice
     )

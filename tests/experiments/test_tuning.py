@@ -1,0 +1,154 @@
+"""The dial of a finished run is measured once, and what was found is left in its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import shutil
+
+import jax
+import pytest
+from rich.console import Console
+
+from moose.errors import RunError
+from moose.experiments.tuning import advised, render, tune_run, tune_settings
+from moose.experiments.tuning_file import TUNING, read_tuning
+from moose.models.actor import DialActor
+from moose.models.networks import init_network
+from moose.policies.policy import load_policy, save_policy
+from moose.progress import SILENT
+from runs import moose, undisturbed
+
+QUICKLY = (
+    *("stacked.epochs=1", "stacked.hidden=[8]", "stacked.batch_size=50"),
+    *(
+        "recurrent.recurrent.units=4",
+        "recurrent.recurrent.updates=2",
+        "recurrent.recurrent.rounds=1",
+    ),
+    *("selection.positions=3", "selection.num_starts=4", "selection.num_stretches=5"),
+    *("selection.horizon=6", "selection.situations.references=50"),
+)
+WORDS = [word for change in QUICKLY for word in ("--set", change)]
+SETTINGS = tune_settings(QUICKLY)
+
+
+class Listener:
+    def __init__(self):
+        self.stages = []
+
+    def stage(self, name, total, done=0):
+        self.stages.append(name)
+        return SILENT.stage(name, total, done)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A tiny run whose policy got a dial: what it learned at 0, an untrained network at 1."""
+    folder = tmp_path_factory.mktemp("tuning")
+    shutil.copytree(undisturbed().parent, folder, dirs_exist_ok=True)
+    place = folder / "run" / "policy"
+    policy = load_policy(place)
+    behaviour = policy.actor.network
+    inputs, outputs = behaviour[0].weight.shape[0], behaviour[-1].bias.shape[0]
+    search = init_network(jax.random.key(1), (inputs + 1, 6, outputs))
+    actor = DialActor(behaviour, search, policy.actor.scale, 0.5)
+    shutil.rmtree(place)
+    save_policy(dataclasses.replace(policy, actor=actor), place)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def tuned(run):
+    listener = Listener()
+    found = tune_run(run, SETTINGS, cache=run.parent / "cache", progress=listener)
+    return found, listener.stages
+
+
+def test_what_was_found_is_left_in_the_run(run, tuned):
+    found, stages = tuned
+    content = json.loads((run / TUNING).read_text())
+    assert content == found.content == read_tuning(run)
+    assert content["positions"] == [0.0, 0.5, 1.0]
+    assert [row["position"] for row in content["dial"]] == content["positions"]
+    assert content["protocol"]["models"] == 8
+    assert content["protocol"]["steps"] == 6
+    assert content["protocol"]["starts"] == "any"  # four episodes are too few to begin with
+    for row in (*content["dial"], content["hold"]):
+        assert row["low"] <= row["return"] <= row["high"]
+        assert row["lower_bound"] <= row["low"]
+        assert 0 <= row["strayed"] <= row["apart"] + 1e-6
+        assert len(row["signals"]["velocity"][1]) == 7
+        assert len(row["actions"]["d_gain"][1]) == 6
+    advice = content["advice"]
+    assert advice["choice"] in {"dial", "hold"}
+    assert (advice["position"] is None) == (advice["choice"] == "hold")
+    assert len(content["models"]["over_promise"]) == 5
+    assert "models, group 1, stacked" in stages
+    assert "models, group 2, recurrent" in stages
+
+
+def test_it_is_measured_once_and_models_are_fitted_once(run, tuned):
+    content = tuned[0].content
+    cache = run.parent / "cache"
+    listener = Listener()
+    again = tune_run(run, None, cache=cache, progress=listener, is_fresh=False)
+    assert again.content == content
+    assert listener.stages == []
+    afresh = tune_run(run, SETTINGS, cache=cache, progress=listener, is_fresh=True)
+    assert afresh.content == content  # to the last bit, from cached models
+    assert [name for name in listener.stages if "models" in name] == []
+
+
+def test_other_settings_are_another_measurement(run, tuned):
+    cache = run.parent / "cache"
+    other = tune_settings([*QUICKLY, "selection.distrust=7"])
+    found = tune_run(run, other, cache=cache, is_fresh=False).content
+    assert found["digest"] != tuned[0].content["digest"]
+    assert found["dial"][2]["lower_bound"] <= tuned[0].content["dial"][2]["lower_bound"]
+    tune_run(run, SETTINGS, cache=cache)
+
+
+def test_a_damaged_measurement_is_made_anew(run, tuned):
+    (run / TUNING).write_text("{")
+    found = tune_run(run, SETTINGS, cache=run.parent / "cache", is_fresh=False)
+    assert found.content == tuned[0].content
+    assert read_tuning(run) == tuned[0].content
+
+
+def test_it_is_told_as_a_table(tuned):
+    content = tuned[0].content
+    out = io.StringIO()
+    Console(file=out, width=200).print(render(content))
+    text = out.getvalue()
+    assert advised(content) in text
+    for row in content["dial"]:
+        assert f"{row['return']:.2f}" in text
+    assert f"{content['logged']['return']:.2f}" in text
+    assert text.count("*") == 1  # the advised row
+
+
+def test_the_command_prints_it_for_people_and_for_programs(run, tuned):
+    common = ("--cache", run.parent / "cache", "--quiet")
+    ended = moose("tune", run, *common, *WORDS)
+    assert ended.code == 0, ended.errors
+    assert ended.out.startswith("advice: ")
+    ended = moose("tune", run, *common, "--json")
+    assert json.loads(ended.out) == tuned[0].content
+
+
+def test_a_policy_without_a_dial_is_refused(tmp_path):
+    folder = undisturbed()
+    with pytest.raises(RunError) as error:
+        tune_run(folder, SETTINGS, cache=tmp_path)
+    assert "no dial" in str(error.value)
+    assert "--algorithm lion" in str(error.value)
+    assert not (folder / TUNING).exists()
+
+
+def test_a_setting_that_is_none_is_named(run):
+    ended = moose("tune", run, "--set", "selection.distrusts=1")
+    assert ended.code == 2
+    assert "selection.distrust" in ended.errors
+    assert "Traceback" not in ended.errors
