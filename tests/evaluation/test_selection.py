@@ -160,12 +160,12 @@ def world():
 
 @pytest.fixture(scope="module")
 def measured(world):
-    """The clone does the mean of what the log did; at 1 the first action is lower."""
+    """The clone does the mean of what the log did; at 1 the first action is higher."""
     task, log, witnesses = world
     features = HISTORY * 3
     actor = DialActor(
         constant_network(features, [0.0, 0.0]),
-        constant_network(features + 1, [-0.4, 0.0]),
+        constant_network(features + 1, [0.3, 0.0]),
         measure(log.observations),
         0.5,
     )
@@ -195,8 +195,8 @@ def test_positions_are_imagined_from_first_states_in_all_models(measured):
 def test_the_distance_from_the_behaviour_grows_with_the_dial(measured):
     distances = [course.from_behaviour for course in measured.courses]
     assert distances[0] == pytest.approx(0.0, abs=1e-9)
-    assert distances[1] == pytest.approx(0.2**2, rel=1e-3)
-    assert distances[2] == pytest.approx(0.4**2, rel=1e-3)
+    assert distances[1] == pytest.approx(0.15**2, rel=1e-3)
+    assert distances[2] == pytest.approx(0.3**2, rel=1e-3)
 
 
 def test_holding_is_near_to_itself_and_distances_are_in_order(measured):
@@ -229,7 +229,7 @@ def test_an_imagined_difference_is_that_of_the_plant(world, measured):
             total.append(earned)
         return np.mean(total)
 
-    true = play(np.array([-0.1, 1.0])) - play(np.array([0.5, 1.0]))
+    true = play(np.array([0.95, 1.0])) - play(np.array([0.5, 1.0]))
     imagined = measured.courses[2].returns.mean() - measured.courses[0].returns.mean()
     assert abs(true) > 0.3
     assert imagined == pytest.approx(true, rel=0.4)

@@ -17,7 +17,7 @@ from moose.models.situations import (
     measure_situations,
     situation_columns,
 )
-from toys import make_toy_log, make_toy_task
+from toys import altered, make_toy_log, make_toy_task
 
 SETTINGS = SituationSettings(ages=(0, 1, 7), references=40)
 
@@ -83,8 +83,9 @@ def test_the_slope_points_away_from_the_nearest_situation_and_is_finite_on_it(ta
 def test_whole_situations_leave_out_what_was_before_an_episode(task):
     """A lever that never stays: only a first frame, repeated, looks as if it had."""
     log = make_toy_log(task, episodes=10, steps=12)
-    lever = np.arange(len(log.observations), dtype=np.float32)
-    log.observations[:, 2] = lever
+    moving = log.observations.copy()
+    moving[:, 2] = np.arange(len(moving))
+    log = altered(log, observations=moving)
     settings = SituationSettings(ages=(0, 2), references=100, early_share=1.0)
 
     def shares_held(**manner):
