@@ -1,10 +1,15 @@
-"""Benchmarks of the grid run small, and keep what they promise."""
+"""Benchmarks run small, and keep what they promise."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import time
 from pathlib import Path
+
+import pytest
+
+from runs import log
 
 
 def benchmark(name):
@@ -28,3 +33,19 @@ def test_a_store_is_counted_and_tabulated_in_time_that_grows_no_faster_than_it(t
     assert seconds[1] < 10 * seconds[0]  # five times the records; a square would be 25
     assert found["records"] >= 100_000
     assert found["bytes"] < 60 * found["records"]
+
+
+def test_both_kinds_of_models_are_fitted_and_compared(tmp_path, capsys):
+    kinds = benchmark("model_kinds")
+    tiny = ("epochs=1", "hidden=[8]", "recurrent.updates=3", "recurrent.units=4", "members=2")
+    words = ["--data", str(log()), "--json", str(tmp_path / "kinds.json")]
+    kinds.main([*words, *(f"--set={text}" for text in tiny)])
+    assert "processor time" in capsys.readouterr().out
+    (row,) = json.loads((tmp_path / "kinds.json").read_text())["rows"]
+    for kind in ("recurrent", "paper"):
+        assert row[kind]["cpu_seconds"] > 0
+        assert set(row[kind]["errors"]) == {"fatigue", "consumption"}
+        assert set(row[kind]["errors"]["fatigue"]) == {"1", "10", "50"}
+    expected = [row[kind]["errors"]["consumption"]["50"] for kind in ("recurrent", "paper")]
+    assert row["error_ratio"]["consumption"]["50"] == pytest.approx(expected[0] / expected[1])
+    assert (kinds.ratio(0.0, 0.0), kinds.ratio(1.0, 0.0)) == (1.0, float("inf"))
