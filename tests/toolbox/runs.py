@@ -171,14 +171,8 @@ def _ask(line: str) -> dict:
 
 @functools.cache
 def _driver() -> subprocess.Popen:
-    # Compiled programs are shared by all processes; a run from the cache gives the same bits.
-    programs = {
-        "JAX_COMPILATION_CACHE_DIR": str(FOLDER / "programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    driver = subprocess.Popen([sys.executable, DRIVER], env=os.environ | programs, **pipes)
+    driver = subprocess.Popen([sys.executable, DRIVER], **pipes)
     assert json.loads(driver.stdout.readline()) == {"ready": True}
     atexit.register(_end, driver)
     return driver
