@@ -53,9 +53,9 @@ hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in
 hypothesis.settings.load_profile("moose")
 
 
-# Tests of equations and learning spend most of their time in the compiler and need no fast code.
-# All others have the bits that users have: they may leave data and fits where other tests look.
-COMPILED_HASTILY = {"algorithms", "models"}
+# Tests of equations and learning spend most of their time in the compiler and need no fast code,
+# and those of experiments look at runs that were made so. All others have the bits that users have.
+COMPILED_HASTILY = {"algorithms", "evaluation", "experiments", "models"}
 
 
 _compile_options = compiler.get_compile_options
@@ -77,6 +77,8 @@ def programs(request):
     """Compiled programs take memory; the next module loads the few it shares from the cache."""
     is_hasty = request.path.parent.name in COMPILED_HASTILY
     jax.config.update("jax_disable_most_optimizations", is_hasty)
+    # Data sets of hasty programs have other bits and are kept apart.
+    os.environ["MOOSE_CACHE"] = str(_FOLDER / ("hasty-cache" if is_hasty else "cache"))
     yield
     jax.clear_caches()
 
