@@ -18,10 +18,8 @@ if _IS_FIRST_PROCESS:
 _FOLDER = Path(os.environ["MOOSE_TEST_FOLDER"])
 os.environ["MOOSE_CACHE"] = str(_FOLDER / "cache")
 os.environ["MPLCONFIGDIR"] = str(_FOLDER / "matplotlib")
-# Programs started by tests find what was compiled before; one folder for each worker, since a
-# folder that several write to may be read half-written.
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "first")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_FOLDER / f"compiled-{_WORKER}")
+# Tests and the programs that they start compile the same things again and again.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_FOLDER / "programs")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["COLUMNS"] = "120"
@@ -32,15 +30,12 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import optax  # noqa: E402
 import pytest  # noqa: E402
+from jax._src import compiler  # noqa: E402
+
+from shared_programs import share_programs  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-# Tests compile the same small programs again and again. One folder a process, since JAX does not
-# write the files of this cache atomically.
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
-jax.config.update("jax_compilation_cache_dir", str(_FOLDER / f"programs-{_WORKER}"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+share_programs()
 
 # Optax raises a decay to the power of an integer count; all else is ours to keep strict.
 _bias_correction = optax.tree.bias_correction
@@ -58,9 +53,23 @@ hypothesis.settings.register_profile("moose", deadline=None, derandomize="CI" in
 hypothesis.settings.load_profile("moose")
 
 
-# Tests of equations and learning spend most of their time in the compiler and need no fast code.
-# All others have the bits that users have: they may leave data and fits where other tests look.
-COMPILED_HASTILY = {"algorithms", "models"}
+# Tests of equations and learning spend most of their time in the compiler and need no fast code,
+# and those of experiments look at runs that were made so. All others have the bits that users have.
+COMPILED_HASTILY = {"algorithms", "evaluation", "experiments", "models"}
+
+
+_compile_options = compiler.get_compile_options
+
+
+def _hasty_compile_options(*, env_options_overrides=None, **options):
+    """Half of the compiler's time is its newer way to fuse loops; what is hasty has the older."""
+    changes = dict(env_options_overrides or {})
+    if jax.config.values["jax_disable_most_optimizations"]:
+        changes.setdefault("xla_cpu_use_fusion_emitters", False)
+    return _compile_options(env_options_overrides=changes, **options)
+
+
+compiler.get_compile_options = _hasty_compile_options
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,6 +77,8 @@ def programs(request):
     """Compiled programs take memory; the next module loads the few it shares from the cache."""
     is_hasty = request.path.parent.name in COMPILED_HASTILY
     jax.config.update("jax_disable_most_optimizations", is_hasty)
+    # Data sets of hasty programs have other bits and are kept apart.
+    os.environ["MOOSE_CACHE"] = str(_FOLDER / ("hasty-cache" if is_hasty else "cache"))
     yield
     jax.clear_caches()
 

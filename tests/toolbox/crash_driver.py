@@ -34,6 +34,7 @@ import moose.cli
 import moose.experiments.conductor
 import moose.experiments.evaluate
 import moose.experiments.runner
+from shared_programs import share_programs
 
 MODULES = (jax, optax, moose)  # imported here so that no fork has to
 LONGEST_SECONDS = 600
@@ -168,6 +169,7 @@ def _wait_for(condition, child):
 
 
 if __name__ == "__main__":
+    share_programs()
     print(json.dumps({"ready": True}), flush=True)
     for text in sys.stdin:
         print(json.dumps(run(json.loads(text))), flush=True)
