@@ -87,6 +87,8 @@ _MOST_REFERENCES = 2000
 """Situations of hold that others are compared with."""
 _FEWEST_FIRST_STATES = 10
 _BINS = 5
+_MANY, _MOST = 0.1, 0.5
+"""Shares of new situations that are worth a caution."""
 NOVELTY_QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -556,7 +558,7 @@ def _about_distance(course: Course) -> Reason:
         f"{100 * course.new:.0f} % of the situations that this leads to are newer than "
         f"{100 * NEW:.0f} % of the log's own"
     )
-    if course.new > 1.0 - NEW + 0.1:
+    if course.new > _MANY:
         return Reason("caution", f"{told}; there models may agree and be wrong together.")
     return Reason("for", f"{told}.")
 
@@ -577,7 +579,7 @@ def _about_models(choice: Choice, measured: DialMeasurement) -> Iterator[Reason]
             f"The imagined return, {plain(imagined)}, is above that of each of the log's own "
             f"stretches (best: {plain(best)}).",
         )
-    if choice.position is None and choice.course.new > 0.5:
+    if choice.position is None and choice.course.new > _MOST:
         yield Reason(
             "caution",
             "The log itself has hardly held still: what that earns is the models' guess, and "
