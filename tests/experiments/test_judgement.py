@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from listening import Listener
 from moose.config import settings_tree
 from moose.data.files import load_dataset, save_dataset
 from moose.data.normalize import measure
@@ -31,22 +32,12 @@ from moose.experiments.report import write_report
 from moose.experiments.run_folder import read_run, run_digest, write_run
 from moose.models.actor import SampledActor, act
 from moose.models.networks import init_network
-from moose.progress import SILENT
 from runs import JUDGED_QUICKLY, TINY_CLONE, judged, log, moose
 from toys import make_toy_task
 
 SETTINGS = judge_settings(JUDGED_QUICKLY)
 WORDS = [word for change in JUDGED_QUICKLY for word in ("--set", change)]
 VERDICTS = {"deploy candidate", "too far from data", "models too weak", "nothing gained"}
-
-
-class Listener:
-    def __init__(self):
-        self.stages = []
-
-    def stage(self, name, total, done=0):
-        self.stages.append(name)
-        return SILENT.stage(name, total, done)
 
 
 @pytest.fixture(scope="module")

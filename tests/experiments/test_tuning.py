@@ -11,13 +11,13 @@ import jax
 import pytest
 from rich.console import Console
 
+from listening import Listener
 from moose.errors import RunError
 from moose.experiments.tuning import advised, render, tune_run, tune_settings
 from moose.experiments.tuning_file import TUNING, read_tuning
 from moose.models.actor import DialActor
 from moose.models.networks import init_network
 from moose.policies.policy import load_policy, save_policy
-from moose.progress import SILENT
 from runs import moose, undisturbed
 
 QUICKLY = (
@@ -32,15 +32,6 @@ QUICKLY = (
 )
 WORDS = [word for change in QUICKLY for word in ("--set", change)]
 SETTINGS = tune_settings(QUICKLY)
-
-
-class Listener:
-    def __init__(self):
-        self.stages = []
-
-    def stage(self, name, total, done=0):
-        self.stages.append(name)
-        return SILENT.stage(name, total, done)
 
 
 @pytest.fixture(scope="module")

@@ -156,15 +156,25 @@ class OfflineJudgement:
     @property
     def explained(self) -> float:
         """Share of the variance of the stretches' returns that the models tell; may be negative."""
-        imagined, logged = self.stretch_returns
-        variance = float(logged.var())
-        return 1.0 - float(((imagined - logged) ** 2).mean()) / variance if variance > 0 else 0.0
+        return share_explained(self.stretch_returns)
 
     @property
     def bias(self) -> float:
         """How much more the models promise for the log's own actions than these have earned."""
-        imagined, logged = self.stretch_returns
-        return float((imagined - logged).mean())
+        return mean_bias(self.stretch_returns)
+
+
+def share_explained(stretch_returns: Numbers) -> float:
+    """Of returns ``[2, N]``, imagined and logged: the share of variance told; may be negative."""
+    imagined, logged = stretch_returns
+    variance = float(logged.var())
+    return 1.0 - float(((imagined - logged) ** 2).mean()) / variance if variance > 0 else 0.0
+
+
+def mean_bias(stretch_returns: Numbers) -> float:
+    """Of the same: how much more was imagined than logged."""
+    imagined, logged = stretch_returns
+    return float((imagined - logged).mean())
 
 
 def judge(

@@ -472,12 +472,22 @@ def _read(path: Path, manifest: Manifest, settings: JudgeSettings | None) -> dic
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         return None
+    return content if is_of_run(content, JudgeSettings, manifest, settings) else None
+
+
+def is_of_run(
+    content: Mapping[str, Any],
+    schema: type[Settings],
+    manifest: Manifest,
+    settings: Settings | None,
+) -> bool:
+    """Whether what was left in a run's folder is of this run, and of these settings if any."""
     if settings is None:
         try:
-            settings = build_settings(JudgeSettings, content.get("settings", {}))
+            settings = build_settings(schema, content.get("settings", {}))
         except UserError:  # of another version
-            return None
-    return content if content.get("digest") == digest(manifest.digest, settings) else None
+            return False
+    return bool(content.get("digest") == digest(manifest.digest, settings))
 
 
 def curves_of(bundle: Bundle, task: Task) -> dict[str, Any]:

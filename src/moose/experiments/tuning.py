@@ -16,21 +16,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from moose.config import build_settings, digest, load_settings, settings_tree
+from moose.config import digest, load_settings, settings_tree
 from moose.envs.recipes import cache_folder
 from moose.errors import RunError, UserError
-from moose.evaluation.offline import HOLD
-from moose.evaluation.selection import (
+from moose.evaluation.dial import (
     NOVELTY_QUANTILES,
-    Choice,
     Course,
     DialMeasurement,
     DialWitness,
-    SelectionSettings,
-    choose_position,
-    lower_bound,
     measure_dial,
 )
+from moose.evaluation.offline import HOLD
+from moose.evaluation.selection import Choice, SelectionSettings, choose_position, lower_bound
 from moose.experiments.journal import SharedFits, Warn
 from moose.experiments.judgement import (
     GroupSettings,
@@ -40,6 +37,7 @@ from moose.experiments.judgement import (
     divide,
     find_log,
     fit_models,
+    is_of_run,
     rounded,
 )
 from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
@@ -252,11 +250,9 @@ def _read(folder: Path, manifest: Manifest, settings: TuneSettings | None) -> di
     """A measurement of this run made before, with these settings if there are any."""
     try:
         content = read_tuning(folder)
-        if content is not None and settings is None:
-            settings = build_settings(TuneSettings, content.get("settings", {}))
     except UserError:  # damaged, or of another version
         return None
-    if content is None or content.get("digest") != digest(manifest.digest, settings):
+    if content is None or not is_of_run(content, TuneSettings, manifest, settings):
         return None
     return content
 
