@@ -1,30 +1,10 @@
-"""LION: its equations one by one; what all algorithms promise is in test_contract.py."""
+"""LION as a whole; its equations are tested in test_dial_loss.py and test_dial_starts.py, and what
+all algorithms promise in test_contract.py."""
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import pytest
-
 from moose.algorithms import lion
 from moose.config import build_settings, load_settings
-from moose.data.normalize import measure
-from moose.models.actor import act_at
-from moose.models.networks import init_network
-from moose.models.recurrent import physical_scale
-from moose.models.rollout import Imagined
-from toys import make_toy_log, make_toy_task
-
-
-@pytest.fixture(scope="module")
-def task():
-    return make_toy_task(history=2)
-
-
-@pytest.fixture(scope="module")
-def log(task):
-    return make_toy_log(task)
 
 
 def test_the_preset_fast_is_the_defaults_and_an_override_leaves_the_rest():
@@ -34,66 +14,3 @@ def test_the_preset_fast_is_the_defaults_and_an_override_leaves_the_rest():
     )
     assert changed.dynamics.kind == "recurrent"
     assert changed.dynamics.members == 2
-
-
-@pytest.mark.parametrize("sees", ["given", "all"])
-def test_a_widened_search_acts_as_the_narrow_one(task, log, sees):
-    search = lion.SearchSettings(sees=sees)
-    columns = lion.seen_columns(task, search)
-    assert columns == ((2,) if sees == "given" else (0, 1, 2))
-    frame = measure(log.observations)
-    known = physical_scale(frame, task)
-    known = type(known)(known.mean + 0.3, known.deviation * 2.0, known.minimum, known.maximum)
-    network = init_network(jax.random.key(0), (2 * len(columns) + 1, 5, 2))
-    whole = lion.widened(network, frame, known, task, columns)
-    actor = lion.DialActor(init_network(jax.random.key(1), (6, 4, 2)), whole, frame, position=1.0)
-    window = jnp.asarray(log.observations[:2])
-    for position in (0.0, 0.3, 1.0):
-        place = jnp.float32(position)
-        narrow = lion.found_action(network, known, window, columns, place)
-        behaviour = lion.behaviour_action(actor.behaviour, frame, window)
-        low, high = np.array(task.action_low), np.array(task.action_high)
-        box = (1 - position) * np.asarray(behaviour) + position * np.asarray(narrow)
-        expected = (low + high) / 2 + box * (high - low) / 2
-        np.testing.assert_allclose(act_at(actor, task, window, place), expected, atol=1e-5)
-    if sees == "given":  # what physics does not give has no influence on what was found
-        other = window.at[:, :2].add(5.0)
-        at_one = jnp.float32(1.0)
-        np.testing.assert_allclose(
-            act_at(actor, task, other, at_one), act_at(actor, task, window, at_one), atol=1e-6
-        )
-
-
-def test_an_untrained_search_holds_still_or_keeps_to_the_middle(task):
-    inputs = jax.random.normal(jax.random.key(2), (50, 7))
-    network = lion.init_search(jax.random.key(0), (7, 16, 2), task)
-    middle = jnp.tanh(jax.vmap(lambda x: lion.apply_network(network, x))(inputs))
-    assert float(jnp.abs(middle).max()) < 0.05
-    holding = make_toy_task(history=2)
-    holding = type(holding)(**{**vars(holding), "hold_action": (0.0, 0.75)})
-    network = lion.init_search(jax.random.key(0), (7, 16, 2), holding)
-    found = jnp.tanh(jax.vmap(lambda x: lion.apply_network(network, x))(inputs))
-    # 0 in [-1, 2] is a third of the way down, 0.75 in [0.5, 1.5] half of it.
-    np.testing.assert_allclose(found, np.tile([-1 / 3, -0.5], (50, 1)), atol=0.05)
-
-
-def test_the_distance_from_the_behaviour_is_its_equation(task, log):
-    rng = np.random.default_rng(0)
-    horizon, models, starts, discount = 3, 2, 4, 0.9
-    frames = rng.normal(size=(2 + horizon, models, starts, 3)).astype(np.float32)
-    low, high = np.array(task.action_low), np.array(task.action_high)
-    actions = rng.uniform(low, high, (horizon, models, starts, 2)).astype(np.float32)
-    frame = measure(log.observations)
-    network = init_network(jax.random.key(1), (6, 4, 2))
-    imagined = Imagined(jnp.asarray(frames), jnp.asarray(actions), jnp.zeros((3, 2, 4)))
-    found = lion.behaviour_distances(imagined, network, frame, task, discount)
-    expected = np.zeros(starts)
-    for time in range(horizon):
-        for model in range(models):
-            for start in range(starts):
-                window = frames[[time + 1, time], model, start]
-                known = np.asarray(lion.behaviour_action(network, frame, jnp.asarray(window)))
-                box = (actions[time, model, start] - (low + high) / 2) / ((high - low) / 2)
-                size = np.sum((box - known) ** 2)
-                expected[start] += discount**time * size / horizon / models
-    np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -31,9 +31,9 @@ has not been, so that λ = 1 has its limits too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,53 +41,32 @@ import numpy as np
 import optax
 from pydantic import Field
 
-from moose.algorithms.imagination import (
-    discounted_return,
-    learn_plant,
-    pessimistic_return,
-    support_penalties,
+from moose.algorithms.dial_loss import (
+    Given,
+    Knowledge,
+    Problem,
+    SearchSettings,
+    draw_starts,
+    policy_loss,
+    widened,
 )
+from moose.algorithms.dial_starts import StartSettings, find_start
+from moose.algorithms.imagination import learn_plant
 from moose.config import Settings
 from moose.data.dataset import Dataset
-from moose.data.draws import Draw, draw_first_steps, draw_steps, draw_within
-from moose.data.normalize import Statistics, standardise
+from moose.data.draws import draw_within
+from moose.data.normalize import Statistics
 from moose.data.split import split_episodes
 from moose.models.actor import DialActor
-from moose.models.behaviour import (
-    BehaviourSettings,
-    behaviour_action,
-    fit_behaviour,
-    measure_drawn,
-)
-from moose.models.ensembles import (
-    AnyEnsemble,
-    AnyReadyMembers,
-    AnyScales,
-    DynamicsSettings,
-    make_model,
-    ready,
-)
-from moose.models.networks import Dense, Network, apply_network, init_network
-from moose.models.recurrent import given_columns, physical_scale
-from moose.models.rollout import Imagined, imagine_each, states_of
-from moose.models.situations import (
-    Situations,
-    SituationSettings,
-    distances,
-    measure_situations,
-)
-from moose.models.supervised import TransitionTable, make_table, windows_of
-from moose.models.support import (
-    Autoencoder,
-    Familiarity,
-    Support,
-    SupportScales,
-    SupportSettings,
-    familiarity_by_seed,
-    frames_seen,
-)
+from moose.models.behaviour import BehaviourSettings, fit_behaviour, measure_drawn
+from moose.models.ensembles import AnyEnsemble, DynamicsSettings, ready
+from moose.models.networks import Network
+from moose.models.recurrent import physical_scale
+from moose.models.situations import SituationSettings, measure_situations
+from moose.models.supervised import make_table
+from moose.models.support import Familiarity, Support, SupportSettings, familiarity_by_seed
 from moose.progress import SILENT, Progress
-from moose.tasks.task import Task, from_box, to_box
+from moose.tasks.task import Task
 from moose.training import (
     FORGETFUL,
     Journal,
@@ -98,57 +77,10 @@ from moose.training import (
     chunk_size,
     falling_rate,
     init_learner,
-    per_seed,
     repeat_update,
     split_keys,
 )
 from moose.types import Key
-
-_FIRST_SIZE = 0.01  # of what an untrained search adds to holding still
-_MOST_STILL = 0.95  # an action at its bound has no slope to leave it by
-
-
-class SearchSettings(Settings):
-    """How the policy is searched."""
-
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers of μ."""
-    updates: int = Field(default=300, ge=1)
-    """Gradient steps."""
-    learning_rate: float = Field(default=3e-3, gt=0)
-    """First step size of Adam, from which it falls to 0 along a cosine."""
-    gradient_clip: float = Field(default=1.0, gt=0)
-    """Largest norm of a gradient."""
-    beta: float = Field(default=0.3, gt=0)
-    """β: λ is drawn from Beta(β, β); below 1 its ends are more likely than its middle."""
-    sees: Literal["given", "all"] = "given"
-    """Whether μ sees the signals that physics gives (all, where it gives none), or all."""
-    pessimism: float = Field(default=0.5, ge=0, le=1)
-    """η: weight of the worst model in the return; the mean of all has 1 − η."""
-    distrust: float = Field(default=0.6, ge=0)
-    """q: share of a usual reward that is not believed, for a unit of distance from the log."""
-    growth: float = Field(default=0.5, ge=0, le=1)
-    """Share of the updates in which the distrust grows from 0 to q."""
-    behaviour_weight: float = Field(default=1.0, ge=0)
-    """w_b: weight of the distance from the behaviour's actions."""
-    support_weight: float = Field(default=0.0, ge=0)
-    """w_p: weight of MOOSE's support penalty."""
-    start_states: int = Field(default=100, ge=1)
-    """N: start states of an update."""
-    first_share: float = Field(default=0.5, ge=0, le=1)
-    """Share of them that are an episode's first."""
-    early_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of the others from early in an episode: every doubling of age as likely."""
-    horizon: int | None = Field(default=None, ge=1)
-    """H: steps of an imagined trajectory; the task's by default."""
-    discount: float | None = Field(default=None, gt=0, le=1)
-    """γ: the task's by default."""
-    checks: int = Field(default=100, ge=1)
-    """How often, evenly spread, the state is kept and the policy shown to an observer."""
-    gradient_limit: float = Field(default=1e8, gt=0)
-    """A gradient norm beyond this stops the run."""
-    is_rematerialised: bool = True
-    """Compute a step's values again in the backward pass; on a CPU the quicker way too."""
 
 
 class Config(Settings):
@@ -164,6 +96,7 @@ class Config(Settings):
     support: SupportSettings = SupportSettings(width=128, epochs=8, learning_rate=1e-3)
     situations: SituationSettings = SituationSettings()
     behaviour: BehaviourSettings = BehaviourSettings()
+    starts: StartSettings = StartSettings()
     search: SearchSettings = SearchSettings()
 
 
@@ -183,6 +116,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             },
             "support": {"width": 64, "epochs": 4, "learning_rate": 1e-3},
             "behaviour": {"updates": 1000},
+            "starts": {"tried": 100, "kept": 1, "updates": 50},
             "search": {"updates": 100, "start_states": 50, "checks": 20},
         },
     }
@@ -195,33 +129,6 @@ class Fitted(NamedTuple):
     actor: DialActor
     ensemble: AnyEnsemble
     support: Support
-
-
-class Knowledge(NamedTuple):
-    """What one seed has learned about the plant and its behaviour, and its key."""
-
-    members: AnyReadyMembers
-    autoencoder: Autoencoder
-    behaviour: Network
-    key: Key
-
-
-class Given(NamedTuple):
-    """What all seeds have in common."""
-
-    table: TransitionTable
-    log: Draw
-    scales: AnyScales
-    support_scales: SupportScales
-    situations: Situations
-    frame: Statistics
-    """Scale of the behaviour's inputs."""
-    known: Statistics
-    """Scale of the search's inputs."""
-    return_size: jax.Array
-    """R₀"""
-    reward_size: jax.Array
-    """r₀"""
 
 
 def fit(
@@ -307,45 +214,55 @@ def search_policy(
 ) -> DialActor:
     """Search μ by gradient descent through imagined trajectories; see :func:`fit`."""
     search, is_seeded = config.search, bool(key.ndim)
-    init_key, update_key = split_keys(key, 2)
-    inputs = task.history * len(seen_columns(task, search)) + 1
-    sizes = (inputs, *search.hidden, len(task.action_names))
-    network = per_seed(lambda one: init_search(one, sizes, task), init_key)
+    problem = Problem(task, search, config.situations, config.support)
+    start_key, update_key = split_keys(key, 2)
+    known = physical_scale(frame, task)
+    return_size = _size_of(training.discounted_returns(problem.discount, problem.horizon))
+    weight = np.sum(problem.discount ** np.arange(problem.horizon), dtype=np.float64)
+    knowledge = Knowledge(
+        jax.vmap(ready)(ensemble.members) if is_seeded else ready(ensemble.members),
+        support.autoencoder,
+        behaviour,
+        update_key,
+    )
+    given = Given(
+        make_table(training),
+        draw_within(training),
+        ensemble.scales,
+        support.scales,
+        measure_situations(training, task, config.situations, jax.random.key(0)),
+        frame,
+        known,
+        return_size=jnp.asarray(return_size),
+        reward_size=jnp.asarray(np.float32(return_size / weight)),
+    )
+    inputs = task.history * len(problem.columns) + 1
+    network = find_start(
+        problem,
+        config.starts,
+        (inputs, *search.hidden, len(task.action_names)),
+        knowledge,
+        given,
+        start_key,
+        progress=progress,
+        journal=journal,
+    )
+
+    def actor_of_one(network: Network, behaviour: Network) -> DialActor:
+        whole = widened(network, frame, known, task, problem.columns)
+        return DialActor(behaviour, whole, frame, position=config.position)
+
+    actor_of = jax.jit(jax.vmap(actor_of_one) if is_seeded else actor_of_one)
     optimiser = optax.chain(
         optax.clip_by_global_norm(search.gradient_clip),
         optax.adam(falling_rate(search.learning_rate, search.updates)),
     )
-    known = physical_scale(frame, task)
-
-    def actor_of_one(network: Network, behaviour: Network) -> DialActor:
-        whole = widened(network, frame, known, task, seen_columns(task, search))
-        return DialActor(behaviour, whole, frame, position=config.position)
-
-    actor_of = jax.jit(jax.vmap(actor_of_one) if is_seeded else actor_of_one)
-    horizon, discount = search.horizon or task.horizon, search.discount or task.discount
-    return_size = _size_of(training.discounted_returns(discount, horizon))
-    weight = np.sum(discount ** np.arange(horizon), dtype=np.float64)
     learner = repeat_update(
         "policy",
-        make_update(task, config, optimiser),
+        make_update(problem, optimiser),
         init_learner(network, optimiser, is_seeded=is_seeded),
-        Knowledge(
-            jax.vmap(ready)(ensemble.members) if is_seeded else ready(ensemble.members),
-            support.autoencoder,
-            behaviour,
-            update_key,
-        ),
-        Given(
-            make_table(training),
-            draw_within(training),
-            ensemble.scales,
-            support.scales,
-            measure_situations(training, task, config.situations, jax.random.key(0)),
-            frame,
-            known,
-            return_size=jnp.asarray(return_size),
-            reward_size=jnp.asarray(np.float32(return_size / weight)),
-        ),
+        knowledge,
+        given,
         total=search.updates,
         chunk=chunk_size(search.updates, search.checks),
         is_seeded=is_seeded,
@@ -360,24 +277,11 @@ def search_policy(
     return actor
 
 
-def init_search(key: Key, sizes: Sequence[int], task: Task) -> Network:
-    """An untrained μ, which holds still: the search begins with doing nothing, nearly everywhere.
-
-    Where holding is no action, it begins in the middle of the actions' range.
-    """
-    *hidden, last = init_network(key, sizes)
-    still = jnp.zeros_like(last.bias)
-    if task.hold_action is not None:
-        still = to_box(jnp.asarray(task.hold_action, last.bias.dtype), task)
-    bias = jnp.arctanh(jnp.clip(still, -_MOST_STILL, _MOST_STILL)) + _FIRST_SIZE * last.bias
-    return (*hidden, Dense(_FIRST_SIZE * last.weight, bias))
-
-
 def make_update(
-    task: Task, config: Config, optimiser: optax.GradientTransformation
+    problem: Problem, optimiser: optax.GradientTransformation
 ) -> Update[Learner[Network], Knowledge, Given]:
     """One step of gradient descent on the policy's loss, at random positions of the dial."""
-    search = config.search
+    search = problem.search
 
     def update(
         learner: Learner[Network], knowledge: Knowledge, given: Given, step: jax.Array
@@ -385,21 +289,11 @@ def make_update(
         start_key, position_key, latent_key = jax.random.split(
             jax.random.fold_in(knowledge.key, step), 3
         )
-        first_key, other_key = jax.random.split(start_key)
-        num_first = round(search.first_share * search.start_states)
-        firsts = draw_first_steps(given.log, num_first, first_key)
-        num_others = search.start_states - num_first
-        others = draw_steps(given.log, num_others, search.early_share, other_key)
-        chosen = jnp.concatenate([firsts, others])
-        starts = windows_of(given.table, chosen, task.history)
+        starts = draw_starts(given, problem, search.start_states, start_key)
         positions = jax.random.beta(position_key, search.beta, search.beta, (len(starts),))
-        growing = max(search.growth * search.updates, 1.0)
-        grown = jnp.minimum(step.astype(jnp.float32) / growing, 1.0)
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
-            return policy_loss(
-                network, knowledge, given, task, config, starts, positions, grown, latent_key
-            )
+            return policy_loss(network, knowledge, given, problem, starts, positions, latent_key)
 
         gradients, metrics = jax.grad(loss, has_aux=True)(learner.params)
         changes, state = optimiser.update(gradients, learner.optimiser)
@@ -407,117 +301,6 @@ def make_update(
         return Learner(optax.apply_updates(learner.params, changes), state), metrics
 
     return update
-
-
-def policy_loss(
-    network: Network,
-    knowledge: Knowledge,
-    given: Given,
-    task: Task,
-    config: Config,
-    starts: jax.Array,
-    positions: jax.Array,
-    grown: jax.Array,
-    key: Key,
-) -> tuple[jax.Array, Metrics]:
-    """L(θ) for start states [N, F, n] and a position for each [N], and its parts as metrics."""
-    search = config.search
-    discount = search.discount or task.discount
-    columns = seen_columns(task, search)
-
-    def choose(window: jax.Array, position: jax.Array) -> jax.Array:
-        known = behaviour_action(knowledge.behaviour, given.frame, window)
-        found = found_action(network, given.known, window, columns, position)
-        return from_box(known + position * (found - known), task)
-
-    imagined = imagine_each(
-        choose,
-        make_model(task, given.scales),
-        knowledge.members,
-        starts,
-        positions,
-        search.horizon or task.horizon,
-        is_rematerialised=search.is_rematerialised,
-    )
-    apart = distances(given.situations, imagined, task, config.situations)
-    believed = imagined.rewards - grown * search.distrust * given.reward_size * apart
-    returns = pessimistic_return(discounted_return(believed, discount), search.pessimism)
-    penalty = jnp.zeros_like(returns)
-    if search.behaviour_weight:
-        strayed = behaviour_distances(imagined, knowledge.behaviour, given.frame, task, discount)
-        penalty = penalty + search.behaviour_weight * strayed
-    if search.support_weight:
-        errors = support_penalties(
-            imagined,
-            knowledge.autoencoder,
-            given.support_scales,
-            frames=frames_seen(task, config.support),
-            num_latents=None,
-            key=key,
-        )
-        penalty = penalty + search.support_weight * jnp.mean(errors, axis=(0, 1))
-    losses = -positions * returns / given.return_size + (1.0 - positions) * penalty
-    loss = jnp.mean(losses)
-    raw_returns = discounted_return(imagined.rewards, discount)
-    return loss, {
-        "loss": loss,
-        "imagined_return": jnp.mean(raw_returns),
-        "model_spread": jnp.mean(jnp.std(raw_returns, axis=0)),
-        "distance": jnp.mean(apart),
-        "penalty": jnp.mean(penalty),
-    }
-
-
-def found_action(
-    network: Network,
-    scale: Statistics,
-    window: jax.Array,
-    columns: tuple[int, ...],
-    position: jax.Array,
-) -> jax.Array:
-    """μ(s, λ) in the box [−1, 1]^d, for a raw window [F, n]."""
-    seen = standardise(window, scale)[:, jnp.asarray(columns)].reshape(-1)
-    return jnp.tanh(apply_network(network, jnp.concatenate([seen, position[None]])))
-
-
-def behaviour_distances(
-    imagined: Imagined, behaviour: Network, scale: Statistics, task: Task, discount: float
-) -> jax.Array:
-    """C = mean_t γᵗ ‖π − b‖² of the trajectories of each start state, mean over models: [N]."""
-
-    def at_step(step: tuple[jax.Array, jax.Array]) -> jax.Array:
-        windows, actions = step
-        known = jax.vmap(jax.vmap(lambda window: behaviour_action(behaviour, scale, window)))(
-            windows
-        )
-        chosen = jax.vmap(jax.vmap(lambda action: to_box(action, task)))(actions)
-        return jnp.sum((chosen - known) ** 2, axis=-1)
-
-    strayed: jax.Array = jax.lax.map(at_step, (states_of(imagined, task.history), imagined.actions))
-    return jnp.mean(discounted_return(strayed, discount), axis=0) / len(strayed)
-
-
-def seen_columns(task: Task, search: SearchSettings) -> tuple[int, ...]:
-    """The signals that μ sees."""
-    given = given_columns(task) if search.sees == "given" else ()
-    return given or tuple(range(len(task.observation_names)))
-
-
-def widened(
-    network: Network, frame: Statistics, known: Statistics, task: Task, columns: tuple[int, ...]
-) -> Network:
-    """μ as a network of all signals on the behaviour's scale; those it does not see weigh 0."""
-    first, *rest = network
-    signals, history, seen = len(task.observation_names), task.history, jnp.asarray(columns)
-    weight = first.weight[:-1].reshape(history, len(columns), -1)
-    ratio = (jnp.asarray(frame.deviation) / jnp.asarray(known.deviation))[seen]
-    shift = ((jnp.asarray(frame.mean) - jnp.asarray(known.mean)) / jnp.asarray(known.deviation))[
-        seen
-    ]
-    whole = jnp.zeros((history, signals, weight.shape[-1]), weight.dtype)
-    whole = whole.at[:, seen].set(weight * ratio[None, :, None])
-    flat = jnp.concatenate([whole.reshape(history * signals, -1), first.weight[-1:]])
-    return (Dense(flat, first.bias + jnp.einsum("hco,c->o", weight, shift)), *rest)
 
 
 def _size_of(returns: np.ndarray) -> np.float32:
