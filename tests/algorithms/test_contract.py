@@ -60,14 +60,11 @@ CASES = {
             "behaviour": {"hidden": [16], "updates": 200, "checks": 2, "learning_rate": 1e-2},
             "search": {"hidden": [16], "updates": 120, "checks": 4, "start_states": 16}
             | {"learning_rate": 1e-2},
-            "starts": {"updates": 20, "start_states": 4},
         },
         metrics={
             "models": {"loss", "validation", "best_validation"},
             "support": {"loss"},
             "behaviour": {"loss"},
-            "tries": {"best_return"},
-            "starts": {"best_return"},
             "policy": {"loss", "imagined_return", "model_spread", "distance", "penalty"}
             | {"gradient_norm"},
         },

@@ -1,5 +1,7 @@
-"""LION as a whole; its equations are tested in test_dial_loss.py and test_dial_starts.py, and what
-all algorithms promise in test_contract.py."""
+"""LION as a whole.
+
+Its equations are tested in test_dial_loss.py, and what all algorithms promise in test_contract.py.
+"""
 
 from __future__ import annotations
 

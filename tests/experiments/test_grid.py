@@ -152,7 +152,8 @@ def test_ready_grids_are_valid(file):
     else:
         cells = plan_grid(ready, str(file))
         assert len(cells) == sum(
-            len(part.data) * len(part.algorithms) * len(part.seeds) for part in ready.blocks
+            len(part.data) * len(part.algorithms) * len(part.seeds) * len(part.overrides)
+            for part in ready.blocks
         )
 
 

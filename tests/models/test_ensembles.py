@@ -18,7 +18,8 @@ from moose.models.ensembles import (
     make_model,
     ready,
 )
-from moose.models.recurrent import RecurrentEnsemble, RecurrentModel, fit_recurrent
+from moose.models.recurrent import RecurrentEnsemble, RecurrentModel
+from moose.models.recurrent_fit import fit_recurrent
 from moose.training import key_numbers
 from toys import assert_same_bits, make_toy_log, make_toy_task
 

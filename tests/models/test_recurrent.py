@@ -10,20 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moose.data.dataset import Dataset
-from moose.data.episodes import Episode
 from moose.data.normalize import measure
-from moose.errors import DataError
-from moose.models import recurrent
-from moose.models.accuracy import measure_model_errors
-from moose.models.dynamics import StackedModel, StackedSettings, fit_stacked, ready_stacked
+from moose.models import recurrent_fit
 from moose.models.networks import Dense
 from moose.models.recurrent import (
     Cells,
     RecurrentMembers,
     RecurrentModel,
     RecurrentSettings,
-    fit_recurrent,
     measure_recurrent_scales,
     num_inputs,
     probe_physics,
@@ -31,18 +25,17 @@ from moose.models.recurrent import (
 )
 from moose.models.rollout import follow
 from moose.models.supervised import make_table, segments_of
-from moose.tasks.task import Task
 from toys import (
     LEVER_BOUND,
     PUSH,
-    MemoryJournal,
     altered,
     apply_numpy,
-    assert_close,
     assert_same_bits,
     differ,
+    make_push_task,
     make_toy_log,
     make_toy_task,
+    push_physics,
     toy_reward_numpy,
 )
 
@@ -59,23 +52,9 @@ TINY = RecurrentSettings(
 )
 
 
-def member_of(tree, index):
-    return jax.tree.map(lambda leaf: leaf[index], tree)
-
-
-def push_physics(frame, action, predicted):
-    """The lever shows what the first action does, and nothing of the second."""
-    lever = jnp.clip(frame[2] + PUSH[0] * action[0], -LEVER_BOUND, LEVER_BOUND)
-    return jnp.stack([predicted[1], predicted[0], lever])
-
-
 def push_physics_numpy(frame, action, predicted):
     lever = frame[2] + PUSH[0] * action[0]
     return np.array([predicted[1], predicted[0], min(max(lever, -LEVER_BOUND), LEVER_BOUND)])
-
-
-def make_push_task(**options):
-    return dataclasses.replace(make_toy_task(history=3, **options), physics=push_physics)
 
 
 # One step of the cells
@@ -170,7 +149,12 @@ def run_numpy(apart, task, scales, physics, is_unshown, sees_all, window, action
         pairs = [cell_numpy(*one) for one in zip(apart, states, inputs, strict=True)]
         return [state for state, _ in pairs], np.array([change for _, change in pairs])
 
+    has_begun = False
     for before, after in itertools.pairwise(window[::-1]):
+        has_begun = has_begun or not np.array_equal(before, after)
+        if not has_begun:
+            warm_up.append(np.zeros(2))
+            continue
         inputs = inputs_numpy(scales, sees_all, after, before[COLUMNS], np.zeros(2))
         states, change = advance(states, inputs)
         warm_up.append(change - (after - before)[COLUMNS] / deviation)
@@ -239,6 +223,22 @@ def test_a_rollout_is_the_loop_over_window_and_steps(inputs, is_reward_known):
     assert 0 < sum(clipped) < 4 * 5
 
 
+def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():
+    task, rng = make_push_task(), np.random.default_rng(4)
+    log = make_toy_log(task)
+    cells, _ = random_cells(rng, 2, num_inputs(task, TINY))
+    member = jax.tree.map(jnp.float32, RecurrentMembers(cells, None))
+    model = RecurrentModel(task, measure_recurrent_scales(log, task, TINY))
+    frames = jnp.asarray(log.observations[:3])
+    begun, older = (frames[jnp.asarray(rows)] for rows in ([0, 0, 0], [1, 0, 0]))
+    assert (np.asarray(model.start(member, begun).states) == 0.0).all()
+    # The same as a shorter history, and not as one that was held for a step.
+    short = model.start(member, frames[jnp.asarray([1, 0])])
+    np.testing.assert_array_equal(model.start(member, older).states, short.states)
+    held = model.start(member, frames[jnp.asarray([1, 1, 0])])
+    assert not np.array_equal(held.states, short.states)
+
+
 def test_errors_count_what_is_known_only():
     task, rng = make_push_task(is_reward_known=False), np.random.default_rng(2)
     log = make_toy_log(task, episodes=2, steps=8, unfinished=(1,))
@@ -249,9 +249,9 @@ def test_errors_count_what_is_known_only():
     table = make_table(log)
     # At an episode's first step, at its second with five known ones left, and at its last but one.
     steps, lengths, ages = jnp.int32([0, 9, 6]), jnp.int32([6, 6, 2]), jnp.int32([0, 1, 6])
-    runs = recurrent._Runs(segments_of(table, steps, 3, 6, lengths), lengths)
+    runs = recurrent_fit._Runs(segments_of(table, steps, 3, 6, lengths), lengths)
     free, warm_up = jax.jit(
-        lambda member: recurrent._squared_errors(member, RecurrentModel(task, scales), runs)
+        lambda member: recurrent_fit._squared_errors(member, RecurrentModel(task, scales), runs)
     )(member)
 
     errors, first_errors, reward_errors = [], [], []
@@ -339,210 +339,3 @@ def test_a_physical_range_is_the_scale_of_what_hardly_varies():
     np.testing.assert_allclose(scale.deviation[:2], whole.deviation[:2], rtol=0.2)
     # What a policy on disk calls the range of the data is the range of all data.
     assert_same_bits((scale.minimum, scale.maximum), (whole.minimum, whole.maximum))
-
-
-# Training
-
-
-class PatientJournal(MemoryJournal):
-    """Remembers every state."""
-
-    def __init__(self):
-        super().__init__()
-        self.history = []
-
-    def keep(self, stage, step, state):
-        super().keep(stage, step, state)
-        self.history.append(self.states[stage][0])
-
-
-def make_mixed_log(task):
-    """Long and short episodes, some of them without their last frame."""
-    parts = [
-        make_toy_log(task, episodes=10, steps=12, unfinished=(1, 4)),
-        make_toy_log(task, episodes=4, steps=3, unfinished=(0,), seed=1),
-    ]
-    episodes = [
-        Episode(
-            log.observations[row : row + length + observed],
-            log.actions[first : first + length],
-            log.rewards[first : first + length],
-        )
-        for log in parts
-        for row, first, length, observed in zip(
-            log.offsets[:-1] + np.arange(log.num_episodes),
-            log.offsets[:-1],
-            log.lengths,
-            log.final_observed,
-            strict=True,
-        )
-    ]
-    return Dataset.from_episodes(episodes, task.observation_names, task.action_names, {})
-
-
-TASK = make_push_task(is_reward_known=False)
-LOG = make_mixed_log(TASK)
-# Large steps, so that models get worse at times; a horizon that no episode has.
-WILD = TINY.model_copy(
-    update={"learning_rate": 0.3, "gradient_clip": 100.0, "rounds": 6, "horizon": 50}
-)
-
-
-def fit(log=LOG, key=0, **options):
-    return fit_recurrent(log, TASK, 2, WILD, jax.random.key(key), **options)
-
-
-@pytest.fixture(scope="module")
-def undisturbed():
-    journal = PatientJournal()
-    return fit(journal=journal), journal
-
-
-def test_each_member_keeps_the_weights_that_were_best(undisturbed):
-    fitted, journal = undisturbed
-    least = np.array([state.least for state in journal.history])  # [rounds, K]
-    best = [int(np.flatnonzero(least[:, k] == least[-1, k])[0]) for k in range(2)]
-    assert min(best) < len(least) - 1
-    for k in range(2):
-        kept = member_of(journal.history[best[k]].members, k)
-        assert_same_bits(member_of(jax.tree.map(np.asarray, fitted.members), k), kept)
-    for line, lowest in zip(journal.lines, least, strict=True):
-        assert line[2].keys() == {"loss", "validation", "best_validation"}
-        np.testing.assert_allclose(line[2]["best_validation"], lowest.mean(), rtol=1e-6)
-        assert line[2]["validation"] >= line[2]["best_validation"] * (1 - 1e-6)
-    assert differ(member_of(fitted.members, 0), member_of(fitted.members, 1))
-
-
-def test_the_candidate_s_parts_stay_apart(undisturbed):
-    weight = np.asarray(undisturbed[0].members.cells.weight)
-    inputs = num_inputs(TASK, TINY)
-    parts = np.split(weight, 4, axis=-1)
-    assert (parts[2][:, :, inputs:] == 0).all()
-    assert (parts[3][:, :, :inputs] == 0).all()
-    assert (parts[2][:, :, :inputs] != 0).all()
-    assert (parts[3][:, :, inputs:] != 0).all()
-
-
-def test_a_fit_interrupted_ends_with_the_same_bits(undisturbed):
-    fitted, journal = undisturbed
-    resumed = MemoryJournal()
-    resumed.fail_at = ("models", 4)
-    with pytest.raises(KeyboardInterrupt):
-        fit(journal=resumed)
-    resumed.fail_at = None
-    assert_same_bits(fit(journal=resumed), fitted)
-    for found, expected in zip(resumed.lines, journal.lines, strict=True):
-        assert found[:2] == expected[:2]
-        assert_same_bits(found[2], expected[2])
-
-
-def test_placeholders_are_never_learned_from(undisturbed, monkeypatch):
-    def poisoned_table(dataset):
-        observed = dataset.is_observed[:, None]
-        table = make_table(dataset)
-        return table._replace(observations=jnp.where(observed, table.observations, 1e30))
-
-    monkeypatch.setattr(recurrent, "make_table", poisoned_table)
-    assert_same_bits(fit(), undisturbed[0])
-
-
-def test_seeds_together_are_seeds_in_turn(undisturbed):
-    def after_two_rounds(keys):
-        journal = MemoryJournal()
-        journal.fail_at = ("models", 3)
-        with pytest.raises(KeyboardInterrupt):
-            fit_recurrent(LOG, TASK, 2, WILD, keys, journal=journal)
-        return journal.states["models"][0]
-
-    keys = jnp.stack([jax.random.key(1), jax.random.key(0)])
-    together, alone = after_two_rounds(keys), after_two_rounds(keys[0])
-    for seed, expected in enumerate([alone, undisturbed[1].history[1]]):
-        found = member_of(together, seed)
-        assert_close(found.members, expected.members, rtol=1e-3, atol=1e-3)
-        assert_close(found.least, expected.least, rtol=1e-3)
-    assert differ(member_of(together.members, 0), member_of(together.members, 1))
-
-
-def test_runs_begin_where_they_are_known_and_in_all_of_a_short_episode():
-    log = recurrent._make_log(LOG, 6)
-    steps = set(np.asarray(log.draw.steps).tolist())
-    expected = set()
-    for episode, (first, length) in enumerate(zip(LOG.offsets[:-1], LOG.lengths, strict=True)):
-        known = length - (not LOG.final_observed[episode])
-        expected |= set(range(first, first + (known - 5 if known >= 6 else known)))
-    assert steps == expected
-    np.testing.assert_array_equal(np.asarray(log.remaining)[:12], np.arange(12, 0, -1))
-    np.testing.assert_array_equal(np.asarray(log.remaining)[12:24], np.arange(11, -1, -1))
-
-
-@pytest.mark.parametrize("unfinished", [(), (0, 1)])
-def test_too_little_to_set_anything_apart_is_said(unfinished):
-    log = make_toy_log(TASK, episodes=1 + bool(unfinished), steps=1, unfinished=unfinished)
-    with pytest.raises(DataError, match="none can be set apart") as caught:
-        fit_recurrent(log, TASK, 1, TINY, jax.random.key(0))
-    assert caught.value.where == "recurrent models"
-    assert "add more of the log" in caught.value.advice
-
-
-# A plant with a memory
-
-DELAY = 3
-
-
-def make_delay_task(history):
-    """A level that follows a valve some steps later; the valve itself is known."""
-    return Task(
-        name="delay",
-        observation_names=("level", "valve"),
-        action_names=("set",),
-        action_low=(-1.0,),
-        action_high=(1.0,),
-        history=history,
-        discount=0.9,
-        horizon=10,
-        target="direct",
-        predicted_names=("level",),
-        physics=lambda frame, action, predicted: jnp.stack([predicted[0], action[0]]),
-        reward=lambda frame, action, following: -(following[0] ** 2),
-    )
-
-
-def make_delay_log(task, seed, episodes=1, steps=1000):
-    rng = np.random.default_rng(seed)
-    parts = []
-    for _ in range(episodes):
-        valve = [0.0] * DELAY + list(rng.uniform(-1, 1, steps))
-        level = [rng.normal() * 0.5]
-        for time in range(steps):
-            level.append(0.7 * level[-1] + 0.5 * valve[time])
-        frames = np.column_stack([level, [0.0, *valve[DELAY:]]])
-        rewards = -np.square(level[1:])
-        parts.append(Episode(frames, np.array(valve[DELAY:])[:, None], rewards))
-    return Dataset.from_episodes(parts, task.observation_names, task.action_names, {})
-
-
-def test_what_happened_some_steps_ago_is_remembered():
-    task, key = make_delay_task(history=5), jax.random.key(0)
-    log, held_out = make_delay_log(task, seed=0), make_delay_log(task, seed=1)
-    # One long episode, of which blocks are set apart.
-    training, validation = recurrent._set_apart(log, TINY)
-    assert (training.lengths == 100).all()
-    assert (training.num_episodes, validation.num_episodes) == (9, 1)
-    settings = RecurrentSettings(
-        units=8, horizon=10, updates=250, batch_size=16, learning_rate=3e-2, rounds=5
-    )
-    fitted = fit_recurrent(log, task, 2, settings, key)
-
-    def error_of(model, members):
-        errors = measure_model_errors(
-            model, members, held_out, model.task, horizon=10, num_starts=200, key=key
-        )
-        return errors.by_step[-1, 0], errors.baseline[-1, 0]
-
-    error, no_change = error_of(RecurrentModel(task, fitted.scales), fitted.members)
-    short = make_delay_task(history=1)
-    sizes = StackedSettings(members=2, hidden=(16,), epochs=40, batch_size=100, learning_rate=1e-2)
-    stacked = fit_stacked(log, short, sizes, key)
-    forgetful, _ = error_of(StackedModel(short, stacked.scales), ready_stacked(stacked.members))
-    assert error < 0.25 * no_change
-    assert error < 0.5 * forgetful

@@ -45,13 +45,17 @@ def test_distances_are_a_loop_over_steps_and_references(task, situations):
     found = np.asarray(distances(situations, imagined, task, SETTINGS))
     references = np.asarray(situations.references, np.float64)
     lever = (frames[..., 2] - situations.scale.mean[2]) / situations.scale.deviation[2]
+    known = make_toy_log(task).observations[:, 2]
+    known = (known - situations.scale.mean[2]) / situations.scale.deviation[2]
+    lowest, highest = known.min(), known.max()
     for step in range(4):
         for model in range(2):
             for start in range(5):
                 # After the step: its own frame and the two before it.
                 point = [lever[3 + step - age, model, start] for age in (0, 1, 2)]
                 nearest = np.sqrt(((references - point) ** 2).sum(axis=1)).min()
-                expected = max(nearest - float(situations.usual), 0.0)
+                outside = max(point[0] - highest, lowest - point[0], 0.0)
+                expected = max(nearest - float(situations.usual), 0.0) + np.sqrt(3) * outside
                 assert found[step, model, start] == pytest.approx(expected, abs=1e-4)
     assert (found > 0).any()
 
@@ -67,6 +71,37 @@ def test_the_logs_own_situations_are_within_what_is_usual_as_often_as_asked(task
     task_of_two = make_toy_task(history=2)
     share = np.mean(np.asarray(distances(situations, imagined, task_of_two, settings)) == 0.0)
     assert 0.5 < share <= 1.0
+
+
+def test_a_signal_outside_its_range_counts_although_others_vary_much():
+    """A lever that hardly moves beside a signal that is all over the place: no margin for it."""
+    task = dataclasses.replace(make_toy_task(history=1), physics=lambda frame, action, _: frame)
+    task = dataclasses.replace(task, predicted_names=())
+    rng = np.random.default_rng(0)
+    log = make_toy_log(make_toy_task(history=1), episodes=10, steps=50)
+    frames = rng.normal(size=log.observations.shape).astype(np.float32)
+    frames[:, 2] *= 0.01
+    log = altered(log, observations=frames)
+    settings = SituationSettings(ages=(0,), references=50)
+    # On a scale of their own both would count alike; a plant's physical range does not do so.
+    wide = dataclasses.replace(task, observation_limits=((None, None), (None, None), (-4.0, 4.0)))
+    situations = measure_situations(log, wide, settings, jax.random.key(0))
+    moved = frames[:20].copy()
+    moved[:, 2] = 0.3
+
+    def beyond(frames, weight):
+        seen = Imagined(
+            jnp.asarray(np.stack([frames, frames])[:, None]),
+            jnp.zeros((1, 1, 20, 2)),
+            jnp.zeros((1, 1, 20)),
+        )
+        manner = settings.model_copy(update={"outside_weight": weight})
+        return np.asarray(distances(situations, seen, wide, manner))
+
+    assert beyond(moved, 0.0).mean() < 0.2
+    expected = (0.3 - frames[:, 2].max()) / 2.0
+    np.testing.assert_allclose(beyond(moved, 1.0) - beyond(moved, 0.0), expected, atol=1e-5)
+    np.testing.assert_array_equal(beyond(frames[:20], 1.0), beyond(frames[:20], 0.0))
 
 
 def test_the_slope_points_away_from_the_nearest_situation_and_is_finite_on_it(task, situations):

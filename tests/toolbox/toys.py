@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -66,6 +67,17 @@ def toy_physics_numpy(frame, action, predicted):
 def toy_reward_numpy(frame, action, next_frame):
     """The same, written once more."""
     return -(next_frame[0] ** 2) + 0.1 * next_frame[1] + 0.2 * action[0] * frame[2]
+
+
+def push_physics(frame, action, predicted):
+    """The lever shows what the first action does, and nothing of the second."""
+    lever = jnp.clip(frame[2] + PUSH[0] * action[0], -LEVER_BOUND, LEVER_BOUND)
+    return jnp.stack([predicted[1], predicted[0], lever])
+
+
+def make_push_task(**options) -> Task:
+    """The toy of whose second action physics shows nothing."""
+    return dataclasses.replace(make_toy_task(history=3, **options), physics=push_physics)
 
 
 def make_toy_log(task: Task, *, episodes=6, steps=30, seed=0, unfinished=()) -> Dataset:

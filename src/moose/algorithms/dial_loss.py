@@ -55,6 +55,8 @@ class SearchSettings(Settings):
     """η: weight of the worst model in the return; the mean of all has 1 − η."""
     distrust: float = Field(default=0.6, ge=0)
     """q: share of a usual reward that is not believed, for a unit of distance from the log."""
+    growth: float = Field(default=0.5, ge=0, le=1)
+    """Share of the updates in which the distrust grows from 0 to q."""
     behaviour_weight: float = Field(default=1.0, ge=0)
     """w_b: weight of the distance from the behaviour's actions."""
     support_weight: float = Field(default=0.0, ge=0)
@@ -138,15 +140,14 @@ class Belief(NamedTuple):
     """[N]: E[R] of each start state"""
 
 
-def draw_starts(
-    given: Given, problem: Problem, count: int, key: Key, first_share: float | None = None
-) -> jax.Array:
-    """Windows [N, F, n] to start from: a share of first ones of episodes, and others."""
+def draw_starts(given: Given, problem: Problem, key: Key) -> jax.Array:
+    """Windows [N, F, n] to start from: first ones of episodes, and others."""
     search = problem.search
     first_key, other_key = jax.random.split(key)
-    num_first = round((search.first_share if first_share is None else first_share) * count)
+    num_first = round(search.first_share * search.start_states)
     firsts = draw_first_steps(given.log, num_first, first_key)
-    others = draw_steps(given.log, count - num_first, search.early_share, other_key)
+    num_others = search.start_states - num_first
+    others = draw_steps(given.log, num_others, search.early_share, other_key)
     chosen = jnp.concatenate([firsts, others])
     return windows_of(given.table, chosen, problem.task.history)
 
@@ -197,6 +198,7 @@ def policy_loss(
     problem: Problem,
     starts: jax.Array,
     positions: jax.Array,
+    grown: jax.Array,
     key: Key,
 ) -> tuple[jax.Array, Metrics]:
     """L(θ) for start states [N, F, n] and a position for each [N], and its parts as metrics."""
@@ -207,7 +209,7 @@ def policy_loss(
         found = found_action(network, given.known, window, problem.columns, position)
         return from_box(known + position * (found - known), task)
 
-    belief = believe(choose, knowledge, given, problem, starts, positions, jnp.float32(1.0))
+    belief = believe(choose, knowledge, given, problem, starts, positions, grown)
     imagined, returns = belief.imagined, belief.returns
     penalty = jnp.zeros_like(returns)
     if search.behaviour_weight:

@@ -47,10 +47,10 @@ from moose.algorithms.dial_loss import (
     Problem,
     SearchSettings,
     draw_starts,
+    init_search,
     policy_loss,
     widened,
 )
-from moose.algorithms.dial_starts import StartSettings, find_start
 from moose.algorithms.imagination import learn_plant
 from moose.config import Settings
 from moose.data.dataset import Dataset
@@ -77,6 +77,7 @@ from moose.training import (
     chunk_size,
     falling_rate,
     init_learner,
+    per_seed,
     repeat_update,
     split_keys,
 )
@@ -96,7 +97,6 @@ class Config(Settings):
     support: SupportSettings = SupportSettings(width=128, epochs=8, learning_rate=1e-3)
     situations: SituationSettings = SituationSettings()
     behaviour: BehaviourSettings = BehaviourSettings()
-    starts: StartSettings = StartSettings()
     search: SearchSettings = SearchSettings()
 
 
@@ -116,7 +116,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             },
             "support": {"width": 64, "epochs": 4, "learning_rate": 1e-3},
             "behaviour": {"updates": 1000},
-            "starts": {"tried": 100, "kept": 1, "updates": 50},
             "search": {"updates": 100, "start_states": 50, "checks": 20},
         },
     }
@@ -215,7 +214,7 @@ def search_policy(
     """Search μ by gradient descent through imagined trajectories; see :func:`fit`."""
     search, is_seeded = config.search, bool(key.ndim)
     problem = Problem(task, search, config.situations, config.support)
-    start_key, update_key = split_keys(key, 2)
+    init_key, update_key = split_keys(key, 2)
     known = physical_scale(frame, task)
     return_size = _size_of(training.discounted_returns(problem.discount, problem.horizon))
     weight = np.sum(problem.discount ** np.arange(problem.horizon), dtype=np.float64)
@@ -237,16 +236,8 @@ def search_policy(
         reward_size=jnp.asarray(np.float32(return_size / weight)),
     )
     inputs = task.history * len(problem.columns) + 1
-    network = find_start(
-        problem,
-        config.starts,
-        (inputs, *search.hidden, len(task.action_names)),
-        knowledge,
-        given,
-        start_key,
-        progress=progress,
-        journal=journal,
-    )
+    sizes = (inputs, *search.hidden, len(task.action_names))
+    network = per_seed(lambda one: init_search(one, sizes, task), init_key)
 
     def actor_of_one(network: Network, behaviour: Network) -> DialActor:
         whole = widened(network, frame, known, task, problem.columns)
@@ -289,11 +280,15 @@ def make_update(
         start_key, position_key, latent_key = jax.random.split(
             jax.random.fold_in(knowledge.key, step), 3
         )
-        starts = draw_starts(given, problem, search.start_states, start_key)
+        starts = draw_starts(given, problem, start_key)
         positions = jax.random.beta(position_key, search.beta, search.beta, (len(starts),))
+        growing = max(search.growth * search.updates, 1.0)
+        grown = jnp.minimum(step.astype(jnp.float32) / growing, 1.0)
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
-            return policy_loss(network, knowledge, given, problem, starts, positions, latent_key)
+            return policy_loss(
+                network, knowledge, given, problem, starts, positions, grown, latent_key
+            )
 
         gradients, metrics = jax.grad(loss, has_aux=True)(learner.params)
         changes, state = optimiser.update(gradients, learner.optimiser)

@@ -49,6 +49,7 @@ from moose.models.situations import (
     Situations,
     SituationSettings,
     ages_in,
+    beyond_usual,
     measure_situations,
     nearest_by_step,
     points_of,
@@ -314,6 +315,10 @@ def _make_assess(actor: DialActor, ground: _Ground) -> _Assess:
     distance = jax.jit(nearest_by_step)
 
     @jax.jit
+    def margin(situations: Situations, points: jax.Array, found: jax.Array) -> jax.Array:
+        return beyond_usual(situations, points, found, ground.settings.situations)
+
+    @jax.jit
     def from_behaviour(imagined: Imagined) -> jax.Array:
         def clone_at(window: jax.Array) -> jax.Array:
             return to_box(act_at(actor, task, window, jnp.zeros((), window.dtype)), task)
@@ -332,13 +337,13 @@ def _make_assess(actor: DialActor, ground: _Ground) -> _Assess:
         for number, imagined in enumerate(played):
             situations = ground.situations[number]
             points = ground.whole_points(imagined, number)
-            found = np.asarray(distance(situations.references, points))
-            beyond = np.maximum(found - float(situations.usual), 0.0)
+            found = distance(situations.references, points)
+            beyond = np.asarray(margin(situations, points, found))
             apart.append(beyond.mean())
             if holding is not None:
                 beyond = np.minimum(beyond, np.asarray(distance(holding[number], points)))
             strayed.append(beyond.mean())
-            novelty.append(rank(found, situations.own))
+            novelty.append(rank(np.asarray(found), situations.own))
         frames = [np.asarray(one.frames)[-len(one.actions) - 1 :] for one in played]
         actions = [np.asarray(one.actions) for one in played]
         return Course(

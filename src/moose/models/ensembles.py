@@ -30,13 +30,16 @@ from moose.models.recurrent import (
     RecurrentModel,
     RecurrentScales,
     RecurrentSettings,
-    fit_recurrent,
     init_recurrent,
 )
+from moose.models.recurrent_fit import fit_recurrent
 from moose.progress import SILENT, Progress
 from moose.tasks.task import Task
 from moose.training import FORGETFUL, Journal, key_numbers
 from moose.types import DynamicsModel, Key
+
+_RECURRENT_VERSION = 2
+"""Changes whenever a fit of the same settings gives other recurrent models."""
 
 AnyEnsemble = Ensemble | RecurrentEnsemble
 """A fitted ensemble of either kind; both have ``members`` and ``scales``."""
@@ -116,6 +119,7 @@ def fit_digest(dataset: Dataset, task: Task, settings: DynamicsSettings, key: Ke
     if settings.kind == "recurrent":
         # These run through known physics in training, and see actions by their bounds.
         facts += [task.action_low, task.action_high, task.observation_ranges, task.definition]
+        facts.append(_RECURRENT_VERSION)
     return digest(dataset.fingerprint, facts, settings, key_numbers(key))
 
 

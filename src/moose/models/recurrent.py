@@ -1,18 +1,17 @@
-"""An ensemble of recurrent dynamics models, trained to run freely.
+"""An ensemble of recurrent dynamics models, which run freely.
 
 Each member has one gated recurrent cell for every signal that the task does not know. A cell sees
 the signals that physics gives for the next frame, the last value of its own signal (or of all that
 are predicted), and actions whose effect physics does not show; it predicts its signal's change. It
-warms up along the history window and then runs on its own predictions, in training as in use:
+warms up along the history window, from the episode's first frame on, and then runs on its own
+predictions, in training as in use:
 
     g_r, g_z, g_x, g_h = W (x, h) + b        (g_x sees x only, g_h sees h only)
     r, z = sigmoid(g_r), sigmoid(g_z)
     h ← n + z (h − n),   n = tanh(g_x + r g_h)
     y ← y + deviation · (v h + w)
 
-The loss is the squared error of a free run of many steps along logged actions, and a share of the
-one-step errors in the warm-up. Members are validated on episodes set apart, and each keeps the
-weights that ran best there.
+How they are trained is in :mod:`moose.models.recurrent_fit`.
 
 =====  ======================================================
 x      inputs of a cell, standardised
@@ -32,33 +31,18 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from pydantic import Field
 
 from moose.config import Settings
 from moose.data.dataset import Dataset
-from moose.data.draws import Draw, draw_steps, draw_within
+from moose.data.draws import draw_steps, draw_within
 from moose.data.normalize import Statistics, clip_to_range, measure, restore, standardise
-from moose.data.split import cut_episodes, split_episodes
-from moose.errors import DataError
 from moose.models.networks import Network, apply_network, init_network, on_device
-from moose.models.supervised import Segments, TransitionTable, make_table, segments_of
-from moose.progress import SILENT, Progress
+from moose.models.supervised import Segments
 from moose.tasks.task import Task, to_box
-from moose.training import (
-    FORGETFUL,
-    Journal,
-    Metrics,
-    Update,
-    falling_rate,
-    per_seed,
-    repeat_update,
-    split_keys,
-)
+from moose.training import per_seed, split_keys
 from moose.types import Key
 
-_BLOCKS = 10
-"""Episodes, or blocks of time, that there have to be before some are set apart."""
 _SCALE_FRAMES = 20_000
 _PROBED_FRAMES = 256
 _HEAD_SIZE = 0.1  # of the first predictions: close to "nothing changes"
@@ -84,7 +68,7 @@ class RecurrentSettings(Settings):
     """Gradient steps."""
     batch_size: int = Field(default=64, ge=1)
     """Free runs of a gradient step, for each member."""
-    learning_rate: float = Field(default=3e-3, gt=0)
+    learning_rate: float = Field(default=8e-3, gt=0)
     """First step size of Adam, from which it falls to 0 along a cosine."""
     gradient_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a member's gradient."""
@@ -148,98 +132,10 @@ class Memory(NamedTuple):
     """[n] the newest frame, raw"""
 
 
-class _Runs(NamedTuple):
-    """B stretches of a log to run along."""
-
-    segments: Segments
-    lengths: jax.Array
-    """[B] how many of their steps are known"""
-
-
-class _Log(NamedTuple):
-    table: TransitionTable
-    remaining: jax.Array
-    """[N] how many steps are known from each transition on"""
-    draw: Draw
-
-
-class _Inputs(NamedTuple):
-    training: _Log
-    validation: _Runs
-    scales: RecurrentScales
-
-
-class _State(NamedTuple):
-    members: RecurrentMembers
-    optimiser: optax.OptState
-    best: RecurrentMembers
-    least: jax.Array
-    """[K] the least validation error of each member so far"""
-
-
-def fit_recurrent(
-    dataset: Dataset,
-    task: Task,
-    num_members: int,
-    settings: RecurrentSettings,
-    key: Key,
-    *,
-    progress: Progress = SILENT,
-    journal: Journal = FORGETFUL,
-) -> RecurrentEnsemble:
-    """Train the ensemble on free runs along ``dataset``.
-
-    Args:
-        dataset: The training episodes.
-        task: What is known about the plant.
-        num_members: K.
-        settings: Sizes and training.
-        key: One key, or one for each of several seeds (members then have a leading axis).
-        progress: Whom to tell.
-        journal: Where checkpoints and metrics go.
-
-    Returns:
-        The fitted ensemble.
-    """
-    untrained = init_recurrent(dataset, task, num_members, settings, key)
-    _, train_key = split_keys(key, 2)
-    training, validation = _set_apart(dataset, settings)
-    horizon = min(settings.horizon, int(_known_steps(training).max()))
-    log, other = _make_log(training, horizon), _make_log(validation, horizon)
-    chosen = draw_steps(other.draw, settings.held_out_runs, settings.early_share, jax.random.key(0))
-    runs = jax.jit(lambda steps: _runs_at(other, steps, task.history, horizon))(chosen)
-    is_seeded = bool(key.ndim)
-    per_round = -(-settings.updates // settings.rounds)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(settings.gradient_clip),
-        optax.adam(falling_rate(settings.learning_rate, settings.updates)),
-    )
-    init = jax.vmap(optimiser.init)
-    seeds = (len(key),) if is_seeded else ()
-    state = repeat_update(
-        "models",
-        _make_round(task, settings, optimiser, num_members, horizon, per_round),
-        _State(
-            untrained.members,
-            jax.jit(jax.vmap(init) if is_seeded else init)(untrained.members),
-            untrained.members,
-            on_device(np.full((*seeds, num_members), np.inf, np.float32)),
-        ),
-        train_key,
-        _Inputs(log, runs, untrained.scales),
-        total=-(-settings.updates // per_round),
-        chunk=1,
-        is_seeded=is_seeded,
-        progress=progress,
-        journal=journal,
-    )
-    return untrained._replace(members=state.best)
-
-
 def init_recurrent(
     dataset: Dataset, task: Task, num_members: int, settings: RecurrentSettings, key: Key
 ) -> RecurrentEnsemble:
-    """The ensemble before training; see :func:`fit_recurrent`."""
+    """The ensemble before training; see :func:`moose.models.recurrent_fit.fit_recurrent`."""
     init_key, _ = split_keys(key, 2)
     members = per_seed(
         lambda seed: per_seed(
@@ -422,23 +318,33 @@ class RecurrentModel:
         return jnp.asarray(self.scales.frame.deviation)[jnp.asarray(self.task.predicted)]
 
     def _warm_up(self, member: RecurrentMembers, window: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """States after the window [F, n], and the one-step errors on the way [F − 1, C]."""
+        """States after the window [F, n], and the one-step errors on the way [F − 1, C].
+
+        Before an episode began its first frame is repeated. That is not a plant that was held
+        still, and a cell that took it for one would believe that holding still changes nothing; so
+        it is asleep until a frame differs from the one before, and makes no error until then.
+        """
         columns = jnp.asarray(self.task.predicted)
         frames = window[::-1]
+        has_begun = jnp.cumsum(jnp.any(frames[1:] != frames[:-1], axis=-1), dtype=jnp.int32) > 0
         # What was done is not in a window; the middle of an action's range stands for it.
         unshown = jnp.zeros(len(self.task.action_names), window.dtype)
 
         @jax.checkpoint
         def step(
-            states: jax.Array, pair: tuple[jax.Array, jax.Array]
+            states: jax.Array, pair: tuple[jax.Array, jax.Array, jax.Array]
         ) -> tuple[jax.Array, jax.Array]:
-            before, after = pair
+            before, after, is_awake = pair
             inputs = self._inputs(member.cells, after, before[columns], unshown)
-            states, change = step_cells(member.cells, states, inputs)
-            return states, change - (after - before)[columns] / self._deviation
+            following, change = step_cells(member.cells, states, inputs)
+            errors = change - (after - before)[columns] / self._deviation
+            return (
+                jnp.where(is_awake, following, states),
+                jnp.where(is_awake, errors, jnp.zeros_like(errors)),
+            )
 
         states = jnp.zeros(member.cells.head.shape, window.dtype)
-        return jax.lax.scan(step, states, (frames[:-1], frames[1:]))
+        return jax.lax.scan(step, states, (frames[:-1], frames[1:], has_begun))
 
     def _inputs(
         self, cells: Cells, given: jax.Array, last: jax.Array, unshown: jax.Array
@@ -473,140 +379,3 @@ def step_cells(cells: Cells, states: jax.Array, inputs: jax.Array) -> tuple[jax.
     candidate = jnp.tanh(gates[:, 2 * units : 3 * units] + reset * gates[:, 3 * units :])
     states = candidate + update * (states - candidate)
     return states, jnp.sum(states * cells.head, axis=-1) + cells.head_bias
-
-
-def _make_round(
-    task: Task,
-    settings: RecurrentSettings,
-    optimiser: optax.GradientTransformation,
-    num_members: int,
-    horizon: int,
-    per_round: int,
-) -> Update[_State, Key, _Inputs]:
-    """Some steps of gradient descent for every member, and a validation."""
-
-    def train(
-        member: RecurrentMembers, state: optax.OptState, inputs: _Inputs, key: Key
-    ) -> tuple[RecurrentMembers, optax.OptState, jax.Array]:
-        log, model = inputs.training, RecurrentModel(task, inputs.scales)
-        steps = draw_steps(log.draw, settings.batch_size, settings.early_share, key)
-        runs = _runs_at(log, steps, task.history, horizon)
-
-        def loss(member: RecurrentMembers) -> jax.Array:
-            free, warm_up = _squared_errors(member, model, runs)
-            return free + settings.warm_up_weight * warm_up
-
-        value, gradients = jax.value_and_grad(loss)(member)
-        changes, state = optimiser.update(_within_gates(gradients), state)
-        return optax.apply_updates(member, changes), state, value
-
-    def validate(member: RecurrentMembers, inputs: _Inputs) -> jax.Array:
-        model = RecurrentModel(task, inputs.scales)
-        return _squared_errors(member, model, inputs.validation)[0]
-
-    def run_round(
-        state: _State, key: Key, inputs: _Inputs, number: jax.Array
-    ) -> tuple[_State, Metrics]:
-        def step(
-            carry: tuple[RecurrentMembers, optax.OptState], step: jax.Array
-        ) -> tuple[tuple[RecurrentMembers, optax.OptState], jax.Array]:
-            keys = jax.random.split(jax.random.fold_in(key, step), num_members)
-            members, optimisers, losses = jax.vmap(train, (0, 0, None, 0))(*carry, inputs, keys)
-            return (members, optimisers), losses
-
-        steps = number * per_round + jnp.arange(per_round)
-        (members, optimisers), losses = jax.lax.scan(step, (state.members, state.optimiser), steps)
-        errors = jax.vmap(validate, (0, None))(members, inputs)
-        is_better = errors < state.least
-        best = jax.tree.map(
-            lambda new, old: jnp.where(is_better.reshape(-1, *(1,) * (new.ndim - 1)), new, old),
-            members,
-            state.best,
-        )
-        least = jnp.minimum(errors, state.least)
-        return _State(members, optimisers, best, least), {
-            "loss": jnp.mean(losses),
-            "validation": jnp.mean(errors),
-            "best_validation": jnp.mean(least),
-        }
-
-    return run_round
-
-
-def _squared_errors(
-    member: RecurrentMembers, model: RecurrentModel, runs: _Runs
-) -> tuple[jax.Array, jax.Array]:
-    """Mean squared errors of free runs, with the reward's where it is learned; of the warm-up."""
-
-    def errors_along(
-        *parts: jax.Array,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        one = Segments(*parts)
-        reward = None if member.reward is None else model.reward_errors(member, one)
-        return *model.run_errors(member, one), reward
-
-    free, warm_up, reward = jax.vmap(errors_along, (0, 1, 1, 1), 1)(*runs.segments)
-    is_known = jnp.arange(len(free))[:, None] < runs.lengths[None]
-    error = _mean_square(free, is_known)
-    if reward is not None:
-        error = error + _mean_square(reward[..., None], is_known)
-    # Frames repeated from before an episode began count too: measured, a run that starts there is
-    # better for it.
-    return error, _mean_square(warm_up, jnp.ones(warm_up.shape[:2], jnp.bool_))
-
-
-def _mean_square(errors: jax.Array, is_counted: jax.Array) -> jax.Array:
-    """The mean of squares [T, B, C] at the places [T, B] that count; 0 where there are none."""
-    count = jnp.maximum(jnp.sum(is_counted), 1).astype(errors.dtype) * errors.shape[-1]
-    return jnp.sum(jnp.where(is_counted[..., None], errors, 0.0) ** 2) / count
-
-
-def _within_gates(gradients: RecurrentMembers) -> RecurrentMembers:
-    """Gradients that leave the candidate's two parts apart: one sees inputs, one the state."""
-    weight, units = gradients.cells.weight, gradients.cells.head.shape[-1]
-    inputs = weight.shape[-2] - units
-    is_state = jnp.arange(weight.shape[-2])[:, None] >= inputs
-    part = jnp.arange(weight.shape[-1])[None, :] // units
-    is_apart = ((part == 2) & is_state) | ((part == 3) & ~is_state)
-    weight = jnp.where(is_apart[None], jnp.zeros_like(weight), weight)
-    return gradients._replace(cells=gradients.cells._replace(weight=weight))
-
-
-def _runs_at(log: _Log, steps: jax.Array, history: int, horizon: int) -> _Runs:
-    lengths = jnp.minimum(log.remaining[steps], horizon)
-    return _Runs(segments_of(log.table, steps, history, horizon, lengths), lengths)
-
-
-def _set_apart(dataset: Dataset, settings: RecurrentSettings) -> tuple[Dataset, Dataset]:
-    """Episodes, or blocks of time where there are too few, to train on and to validate on."""
-    if dataset.num_transitions > 1:
-        cut = cut_episodes(dataset, min(_BLOCKS, dataset.num_transitions))
-        train, other = split_episodes(cut.num_episodes, settings.held_out, 0)
-        training, validation = cut.select_episodes(train), cut.select_episodes(other)
-        if training.has_successor.any() and validation.has_successor.any():
-            return training, validation
-    raise DataError(
-        f"Of {dataset.num_transitions} transitions none can be set apart to validate models on.",
-        where="recurrent models",
-        advice="add more of the log, or use --set dynamics.kind=stacked",
-    )
-
-
-def _make_log(dataset: Dataset, horizon: int) -> _Log:
-    """A log from which runs are drawn that are known in full, or begin in a short episode."""
-    known = _known_steps(dataset)
-    episodes = np.repeat(np.arange(dataset.num_episodes), dataset.lengths)
-    remaining = (dataset.offsets[:-1] + known)[episodes] - np.arange(dataset.num_transitions)
-    longest = np.minimum(known, horizon)[episodes]
-    is_start = (remaining >= longest) | (longest < horizon)
-    steps = np.flatnonzero(is_start & (remaining > 0))
-    return _Log(
-        make_table(dataset),
-        on_device(remaining.astype(np.int32)),
-        draw_within(dataset, steps),
-    )
-
-
-def _known_steps(dataset: Dataset) -> np.ndarray:
-    """[E] transitions of each episode that have a known successor."""
-    return dataset.lengths - ~dataset.final_observed

@@ -3,11 +3,14 @@
 A situation is what the plant was told in the course of its history: the signals that known physics
 gives, at a few ages (all signals, where physics gives none). Models that agree with each other are
 still wrong where the log has never been; this distance does not ask them. It is measured beyond
-what is usual: the distance of the log's own situations from other ones of the log.
+what is usual, the distance of the log's own situations from other ones of the log. Where signals
+vary much that is a wide margin, in which a signal that hardly varied could go far; so what a signal
+is outside of its own range in the log is added.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -35,6 +38,8 @@ class SituationSettings(Settings):
     """Situations of the log that others are compared with."""
     usual_quantile: float = Field(default=0.9, ge=0, le=1)
     """What share of the log's own situations is not beyond what is usual."""
+    outside_weight: float = Field(default=1.0, ge=0)
+    """Weight of what signals are outside of the range that the log has of them."""
     early_share: float = Field(default=0.5, ge=0, le=1)
     """Share of the references from early in an episode: every doubling of age as likely."""
 
@@ -48,6 +53,10 @@ class Situations(NamedTuple):
     """Of a frame."""
     usual: jax.Array
     """The distance up to which a situation is as near to the log as the log's own."""
+    low: jax.Array
+    """[S] the least that the log has of each signal, standardised"""
+    high: jax.Array
+    """[S] the most"""
     own: np.ndarray
     """[M] distances of situations of the log from others of it, sorted"""
 
@@ -105,17 +114,40 @@ def measure_situations(
     others = jax.jit(situations_in)(draw_windows(dataset if other is None else other, other_key))
     own = np.sort(np.asarray(jax.jit(nearest)(references, others)))
     usual = np.quantile(own, settings.usual_quantile)
-    return Situations(references, scale, jnp.asarray(usual, references.dtype), own)
+    observed = jnp.asarray(dataset.observations[dataset.is_observed])
+    seen = standardise(observed, scale)[:, columns]
+    return Situations(
+        references,
+        scale,
+        jnp.asarray(usual, references.dtype),
+        low=jnp.min(seen, axis=0),
+        high=jnp.max(seen, axis=0),
+        own=own,
+    )
 
 
 def distances(
     situations: Situations, imagined: Imagined, task: Task, settings: SituationSettings
 ) -> jax.Array:
     """How far imagined situations after each step are from the log, beyond the usual: [H, K, N]."""
-    found = nearest_by_step(
-        situations.references, points_of(imagined, situations.scale, task, settings)
-    )
-    return jnp.maximum(found - situations.usual, 0.0)
+    points = points_of(imagined, situations.scale, task, settings)
+    found = nearest_by_step(situations.references, points)
+    return beyond_usual(situations, points, found, settings)
+
+
+def beyond_usual(
+    situations: Situations, points: jax.Array, found: jax.Array, settings: SituationSettings
+) -> jax.Array:
+    """What of distances [...] of situations [..., D] is not usual, and what is outside the range.
+
+    A signal that stays outside is so at every age of a situation; hence the root of their number,
+    by which both parts have the same unit.
+    """
+    signals = len(situations.low)
+    newest = points[..., :signals]
+    outside = jnp.maximum(newest - situations.high, 0.0) + jnp.maximum(situations.low - newest, 0.0)
+    weight = settings.outside_weight * math.sqrt(points.shape[-1] / signals)
+    return jnp.maximum(found - situations.usual, 0.0) + weight * jnp.sum(outside, axis=-1)
 
 
 def points_of(
