@@ -89,6 +89,7 @@ def random_cells(rng, count, inputs, size=0.7):
         "state_bias": (UNITS,),
         "head": (UNITS,),
         "head_bias": (),
+        "first": (UNITS,),
     }
     apart = [
         {name: size * rng.normal(size=shape) for name, shape in shapes.items()}
@@ -106,6 +107,7 @@ def random_cells(rng, count, inputs, size=0.7):
         bias=np.stack([np.concatenate([one[name] for name in biases]) for one in apart]),
         head=np.stack([one["head"] for one in apart]),
         head_bias=np.stack([one["head_bias"] for one in apart]),
+        first=np.stack([one["first"] for one in apart]),
     )
     return cells, apart
 
@@ -143,7 +145,9 @@ def run_numpy(apart, task, scales, physics, is_unshown, sees_all, window, action
     """Frames of a free run along actions, and the one-step errors on the way through the window."""
     deviation = scales.frame.deviation[COLUMNS]
     low, high = np.array(task.action_low), np.array(task.action_high)
-    states, frames, warm_up = [np.zeros(UNITS)] * 2, [], []
+    is_first = np.array_equal(window[-1], window[-2])
+    states = [one["first"] if is_first else np.zeros(UNITS) for one in apart]
+    frames, warm_up = [], []
 
     def advance(states, inputs):
         pairs = [cell_numpy(*one) for one in zip(apart, states, inputs, strict=True)]
@@ -230,13 +234,21 @@ def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():
     member = jax.tree.map(jnp.float32, RecurrentMembers(cells, None))
     model = RecurrentModel(task, measure_recurrent_scales(log, task, TINY))
     frames = jnp.asarray(log.observations[:3])
-    begun, older = (frames[jnp.asarray(rows)] for rows in ([0, 0, 0], [1, 0, 0]))
-    assert (np.asarray(model.start(member, begun).states) == 0.0).all()
-    # The same as a shorter history, and not as one that was held for a step.
-    short = model.start(member, frames[jnp.asarray([1, 0])])
-    np.testing.assert_array_equal(model.start(member, older).states, short.states)
-    held = model.start(member, frames[jnp.asarray([1, 1, 0])])
-    assert not np.array_equal(held.states, short.states)
+    begun, older = (frames[jnp.asarray(rows)] for rows in ([0, 0, 0], [1, 0, 0, 0]))
+    np.testing.assert_array_equal(model.start(member, begun).states, member.cells.first)
+    # However long the history is, and not as if it had been held still after its first step.
+    short, long = (frames[jnp.asarray(rows)] for rows in ([1, 0, 0], [1, 0, 0, 0, 0]))
+    states = model.start(member, older).states
+    for same in (short, long):
+        np.testing.assert_array_equal(model.start(member, same).states, states)
+    held = model.start(member, frames[jnp.asarray([1, 1, 0, 0])])
+    assert not np.array_equal(held.states, states)
+    # In the middle of an episode nothing is known of what was before.
+    nothing = member._replace(cells=member.cells._replace(first=jnp.zeros_like(states)))
+    moving = frames[jnp.asarray([2, 1, 0])]
+    np.testing.assert_array_equal(
+        model.start(member, moving).states, model.start(nothing, moving).states
+    )
 
 
 def test_errors_count_what_is_known_only():

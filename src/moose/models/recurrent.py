@@ -106,6 +106,8 @@ class Cells(NamedTuple):
     """[C, U]"""
     head_bias: jax.Array
     """[C]"""
+    first: jax.Array
+    """[C, U]: the state at the beginning of an episode; in the middle of one it begins with 0"""
 
 
 class RecurrentMembers(NamedTuple):
@@ -164,6 +166,7 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
             bias=on_device(np.zeros((cells, 4 * units), np.float32)),
             head=on_device(_HEAD_SIZE * np.asarray(head.weight).T),
             head_bias=on_device(np.zeros(cells, np.float32)),
+            first=on_device(np.zeros((cells, units), np.float32)),
         ),
         init_network(reward_key, sizes) if task.reward is None else None,
     )
@@ -322,7 +325,7 @@ class RecurrentModel:
 
         Before an episode began its first frame is repeated. That is not a plant that was held
         still, and a cell that took it for one would believe that holding still changes nothing; so
-        it is asleep until a frame differs from the one before, and makes no error until then.
+        it has its first state until a frame differs from the one before, and makes no error.
         """
         columns = jnp.asarray(self.task.predicted)
         frames = window[::-1]
@@ -343,7 +346,8 @@ class RecurrentModel:
                 jnp.where(is_awake, errors, jnp.zeros_like(errors)),
             )
 
-        states = jnp.zeros(member.cells.head.shape, window.dtype)
+        is_first = ~jnp.any(has_begun[:1])
+        states = jnp.where(is_first, member.cells.first, jnp.zeros_like(member.cells.first))
         return jax.lax.scan(step, states, (frames[:-1], frames[1:], has_begun))
 
     def _inputs(
