@@ -33,7 +33,7 @@ LAYERS = (
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-SHARED_BY_ALGORITHMS = {"critics", "imagination"}
+SHARED_BY_ALGORITHMS = {"critics", "dial_loss", "imagination"}
 MAY_SEE_ALGORITHMS = {"registry"}
 FORBIDDEN_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
 FORBIDDEN_CALLS = {"eval", "exec"}
