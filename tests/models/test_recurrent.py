@@ -17,7 +17,6 @@ from moose.models.recurrent import (
     Cells,
     RecurrentMembers,
     RecurrentModel,
-    RecurrentSettings,
     measure_recurrent_scales,
     num_inputs,
     probe_physics,
@@ -38,18 +37,11 @@ from toys import (
     push_physics,
     toy_reward_numpy,
 )
-
-UNITS, COLUMNS = 4, [1, 0]
-TINY = RecurrentSettings(
-    units=UNITS,
-    reward_hidden=(5,),
-    horizon=6,
-    updates=6,
-    batch_size=8,
-    learning_rate=1e-2,
-    held_out_runs=16,
-    rounds=3,
+from toys import (
+    TINY_RECURRENT as TINY,
 )
+
+UNITS, COLUMNS = TINY.units, [1, 0]
 
 
 def push_physics_numpy(frame, action, predicted):

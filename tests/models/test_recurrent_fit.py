@@ -18,23 +18,15 @@ from moose.models.recurrent_fit import fit_recurrent
 from moose.models.supervised import make_table
 from moose.tasks.task import Task
 from toys import (
+    TINY_RECURRENT as TINY,
+)
+from toys import (
     MemoryJournal,
     assert_close,
     assert_same_bits,
     differ,
     make_push_task,
     make_toy_log,
-)
-
-TINY = RecurrentSettings(
-    units=4,
-    reward_hidden=(5,),
-    horizon=6,
-    updates=6,
-    batch_size=8,
-    learning_rate=1e-2,
-    held_out_runs=16,
-    rounds=3,
 )
 
 

@@ -12,11 +12,22 @@ import numpy as np
 from moose.algorithms import critics
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
+from moose.models.recurrent import RecurrentSettings
 from moose.tasks.task import Task
 
 SIGNALS = ("x", "y", "lever")
 LEVER_BOUND = 0.8
 PUSH = (0.3, -0.2)  # what each action adds to the lever
+TINY_RECURRENT = RecurrentSettings(
+    units=4,
+    reward_hidden=(5,),
+    horizon=6,
+    updates=6,
+    batch_size=8,
+    learning_rate=1e-2,
+    held_out_runs=16,
+    rounds=3,
+)
 
 
 def make_toy_task(

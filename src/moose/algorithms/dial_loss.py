@@ -5,7 +5,7 @@ The equations and their symbols are those of :mod:`moose.algorithms.lion`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -130,16 +130,6 @@ class Problem(NamedTuple):
         return seen_columns(self.task, self.search)
 
 
-class Belief(NamedTuple):
-    """Imagined trajectories, and what of them is believed."""
-
-    imagined: Imagined
-    distances: jax.Array
-    """[H, K, N]: d"""
-    returns: jax.Array
-    """[N]: E[R] of each start state"""
-
-
 def draw_starts(given: Given, problem: Problem, key: Key) -> jax.Array:
     """Windows [N, F, n] to start from: first ones of episodes, and others."""
     search = problem.search
@@ -152,30 +142,38 @@ def draw_starts(given: Given, problem: Problem, key: Key) -> jax.Array:
     return windows_of(given.table, chosen, problem.task.history)
 
 
-def believe(
-    choose: Callable[[jax.Array, jax.Array], jax.Array],
+def policy_loss(
+    network: Network,
     knowledge: Knowledge,
     given: Given,
     problem: Problem,
     starts: jax.Array,
     positions: jax.Array,
     grown: jax.Array,
-) -> Belief:
-    """Imagine a policy, and believe its rewards less where the log has not been.
+    key: Key,
+) -> tuple[jax.Array, Metrics]:
+    """L(θ) and its parts as metrics.
 
     Args:
-        choose: ``choose(window [F, n], position) -> action [d]``, raw units.
+        network: μ
         knowledge: Of the seed.
         given: Of all seeds.
         problem: What is searched for.
-        starts: [N, F, n]
-        positions: [N]
+        starts: Start states [N, F, n].
+        positions: λ of the trajectories of each, [N].
         grown: How much of the distrust q there is by now, 0 to 1.
+        key: For the latents of MOOSE's penalty.
 
     Returns:
-        Trajectories, distances and returns.
+        Both.
     """
-    search, task = problem.search, problem.task
+    task, search, discount = problem.task, problem.search, problem.discount
+
+    def choose(window: jax.Array, position: jax.Array) -> jax.Array:
+        known = behaviour_action(knowledge.behaviour, given.frame, window)
+        found = found_action(network, given.known, window, problem.columns, position)
+        return from_box(known + position * (found - known), task)
+
     imagined = imagine_each(
         choose,
         make_model(task, given.scales),
@@ -187,30 +185,7 @@ def believe(
     )
     apart = distances(given.situations, imagined, task, problem.situations)
     believed = imagined.rewards - grown * search.distrust * given.reward_size * apart
-    returns = discounted_return(believed, problem.discount)
-    return Belief(imagined, apart, pessimistic_return(returns, search.pessimism))
-
-
-def policy_loss(
-    network: Network,
-    knowledge: Knowledge,
-    given: Given,
-    problem: Problem,
-    starts: jax.Array,
-    positions: jax.Array,
-    grown: jax.Array,
-    key: Key,
-) -> tuple[jax.Array, Metrics]:
-    """L(θ) for start states [N, F, n] and a position for each [N], and its parts as metrics."""
-    task, search, discount = problem.task, problem.search, problem.discount
-
-    def choose(window: jax.Array, position: jax.Array) -> jax.Array:
-        known = behaviour_action(knowledge.behaviour, given.frame, window)
-        found = found_action(network, given.known, window, problem.columns, position)
-        return from_box(known + position * (found - known), task)
-
-    belief = believe(choose, knowledge, given, problem, starts, positions, grown)
-    imagined, returns = belief.imagined, belief.returns
+    returns = pessimistic_return(discounted_return(believed, discount), search.pessimism)
     penalty = jnp.zeros_like(returns)
     if search.behaviour_weight:
         strayed = behaviour_distances(imagined, knowledge.behaviour, given.frame, task, discount)
@@ -232,7 +207,7 @@ def policy_loss(
         "loss": loss,
         "imagined_return": jnp.mean(raw_returns),
         "model_spread": jnp.mean(jnp.std(raw_returns, axis=0)),
-        "distance": jnp.mean(belief.distances),
+        "distance": jnp.mean(apart),
         "penalty": jnp.mean(penalty),
     }
 

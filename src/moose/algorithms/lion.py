@@ -14,7 +14,7 @@ symbol  name              meaning
 λ       position          where the dial stands: 0 is the behaviour, 1 all that was found
 θ       search            parameters of μ
 b       behaviour         a clone of what the log did
-d_t     distance          from the nearest logged situation, beyond what is usual in the log
+d_t     distance          from the log's situations and ranges, beyond what is usual in it
 q       distrust          share of a usual reward r₀ that is not believed, for a unit of distance
 w_b     behaviour_weight  weight of the distance C from the behaviour's actions
 w_p     support_weight    weight of MOOSE's penalty P, averaged over a trajectory
@@ -26,7 +26,7 @@ R₀, r₀  —                 size of the log's mean return, and the reward th
 Where this is another algorithm than the paper's: λ = 0 is the clone by construction and not by a
 term of the loss; μ sees only signals that known physics gives (where it gives any), so that in the
 plant they go where they went in the models; and the return itself is believed less where the log
-has not been, so that λ = 1 has its limits too.
+has not been, so that λ = 1 has its limits too. The loss is in :mod:`moose.algorithms.dial_loss`.
 """
 
 from __future__ import annotations
