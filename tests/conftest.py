@@ -32,6 +32,7 @@ import optax  # noqa: E402
 import pytest  # noqa: E402
 from jax._src import compiler  # noqa: E402
 
+from documents import ROOT  # noqa: E402
 from shared_programs import share_programs  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -55,7 +56,10 @@ hypothesis.settings.load_profile("moose")
 
 # Tests of equations and learning spend most of their time in the compiler and need no fast code,
 # and those of experiments look at runs that were made so. All others have the bits that users have.
-COMPILED_HASTILY = {"algorithms", "evaluation", "experiments", "models"}
+COMPILED_HASTILY = {
+    *("algorithms", "evaluation", "experiments", "models"),
+    *("test_benchmarks.py", "test_docs.py", "test_studies.py"),
+}
 
 
 _compile_options = compiler.get_compile_options
@@ -75,12 +79,30 @@ compiler.get_compile_options = _hasty_compile_options
 @pytest.fixture(autouse=True, scope="module")
 def programs(request):
     """Compiled programs take memory; the next module loads the few it shares from the cache."""
-    is_hasty = request.path.parent.name in COMPILED_HASTILY
+    is_hasty = not COMPILED_HASTILY.isdisjoint({request.path.name, request.path.parent.name})
     jax.config.update("jax_disable_most_optimizations", is_hasty)
     # Data sets of hasty programs have other bits and are kept apart.
     os.environ["MOOSE_CACHE"] = str(_FOLDER / ("hasty-cache" if is_hasty else "cache"))
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder to work in that has the examples which the documents speak of."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Modules with tests of a minute. One of these at the very end would run alone.
+LONGEST_FIRST = ("test_tutorial.py", "test_docs.py", "test_conductor.py", "test_runner.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the modules that have long tests, so that all processes end together."""
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 def pytest_unconfigure():

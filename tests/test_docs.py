@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
-import runpy
-import shlex
-import shutil
-import sys
 
 import pytest
 
-import moose.cli
-from documents import ROOT, blocks, sessions
+from documents import ROOT, blocks, is_alike, perform, require_shown, sessions
 
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
@@ -23,14 +17,6 @@ def write_files(document, folder):
         name = re.match(r"# ([\w-]+\.yaml)\n", text)
         if name:
             (folder / name[1]).write_text(text)
-
-
-@pytest.fixture
-def workplace(tmp_path, monkeypatch):
-    """A folder to work in that has the examples which the documents speak of."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def named(documents):
@@ -52,75 +38,6 @@ def test_commands_print_what_is_shown(document, workplace, monkeypatch, capsys):
     write_files(document, workplace)
     for command, shown in sessions(document):
         require_shown(shown, perform(command, monkeypatch, capsys))
-
-
-# What takes minutes for a person takes less here: fewer start states, epochs and episodes.
-_JUDGED = "--set folds=2 --set support.epochs=3"
-LIGHTER = {
-    "train": "--set support.epochs=6 --set search.start_states=10 --set search.updates=150",
-    "report": _JUDGED,
-    "judge": _JUDGED,
-    "examples/hidden_plant.py": "--episodes 200",
-}
-
-
-@pytest.mark.slow
-def test_the_tutorial_is_true(workplace, monkeypatch, capsys):
-    """Its policy beats the behaviour in the plant that it has not seen, and the verdict says so."""
-    printed = {}
-    for command, shown in sessions(ROOT / "docs" / "tutorial.md"):
-        action = shlex.split(command)[1]
-        printed[action] = perform(f"{command} {LIGHTER.get(action, '')}", monkeypatch, capsys)
-        require_shown(shown, printed[action])
-    (gain,) = [line for line in printed["examples/hidden_plant.py"] if line.startswith("gain")]
-    _, mean, _, error = gain.split()
-    assert float(mean) > 1.0
-    assert float(mean) > 5 * float(error)
-    assert "verdict: deploy candidate" in printed["judge"]
-    page = (workplace / "runs" / "engine" / "report.html").read_text()
-    assert "deploy candidate" in page
-    assert len(page) < 2_000_000
-
-
-def perform(command, monkeypatch, capsys):
-    """Run a command of a document and give the lines it prints; None for what is left out."""
-    program, *arguments = shlex.split(command)
-    if program in {"make", ".venv/bin/pre-commit"}:
-        return None
-    if arguments[0] == "demo":  # test_demo runs it, with smaller networks
-        return None
-    monkeypatch.setattr(sys, "argv", [program, *arguments])
-    if program == "python":
-        monkeypatch.setattr(sys, "argv", arguments)
-        runpy.run_path(arguments[0], run_name="__main__")
-    else:
-        assert program == "moose"
-        with pytest.raises(SystemExit) as stop:
-            moose.cli.main()
-        assert not stop.value.code, command
-    return capsys.readouterr().out.splitlines()
-
-
-def require_shown(shown, printed):
-    """Every line that a document shows has been printed."""
-    words_printed = [line.split() for line in printed or ()]
-    for line in shown if printed is not None else ():
-        words = line.split()
-        assert not words or any(is_alike(words, other) for other in words_printed), line
-
-
-def is_alike(shown, printed):
-    """The same words; … stands for anything, and numbers need not agree in the last digit."""
-    if shown and shown[-1] == "…":
-        shown, printed = shown[:-1], printed[: len(shown) - 1]
-    return len(shown) == len(printed) and all(map(is_same_word, shown, printed))
-
-
-def is_same_word(shown, printed):
-    try:
-        return math.isclose(float(shown), float(printed), rel_tol=0.01)
-    except ValueError:
-        return shown == printed
 
 
 def test_the_comparison_can_fail():
