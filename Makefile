@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 .PHONY: demo test fuzz check format constraints bench-peers clean
 
-demo: $(VENV)/.demo ## make data, train MOOSE, measure it beside reference controllers
+demo: $(VENV)/.demo ## make data, train on it, measure the policy beside reference controllers
 	$(BIN)/moose demo
 
 test: $(VENV)/.dev ## the whole test suite

@@ -73,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         biases[data] = {}
         for variant, overrides in VARIANTS.items():
             folder = chosen.out / data.replace("/", "-") / variant
-            request = runner.make_request(data, overrides=[*common, *overrides, *chosen.set])
+            request = runner.make_request(
+                data, algorithm="moose", overrides=[*common, *overrides, *chosen.set]
+            )
             runner.continue_run(request, folder, progress=progress)
             biases[data][variant] = bias_of(folder, progress)
     write(biases, chosen.results)

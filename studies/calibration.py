@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for data in [name for name in chosen.data.split(",") if name] or datasets:
                 folder = chosen.out / chosen.stage / variant / data.replace("/", "-")
                 overrides = [*common, *VARIANTS[variant], *chosen.set]
-                request = runner.make_request(data, overrides=overrides)
+                request = runner.make_request(data, algorithm="moose", overrides=overrides)
                 try:
                     runner.continue_run(request, folder, progress=make_progress(sys.stderr))
                 except RunError as error:  # of a reading that cannot be trained; the others can

@@ -65,7 +65,7 @@ def test_every_variant_is_a_valid_configuration(calibration):
 
     for _, common in calibration.STAGES.values():
         for overrides in calibration.VARIANTS.values():
-            make_request("ib/bad-0.2", overrides=[*common, *overrides])
+            make_request("ib/bad-0.2", algorithm="moose", overrides=[*common, *overrides])
 
 
 def test_a_reading_that_cannot_be_trained_does_not_stop_the_study(calibration, tmp_path):
@@ -128,7 +128,7 @@ def test_without_penalty_a_step_along_the_return_is_as_long(tmp_path):
     from moose.experiments.runner import make_request
 
     with_penalty, without = (
-        make_request("ib/bad-0.2", overrides=overrides).config["search"]
+        make_request("ib/bad-0.2", algorithm="moose", overrides=overrides).config["search"]
         for overrides in bias.VARIANTS.values()
     )
     assert without["return_weight"] == 1.0

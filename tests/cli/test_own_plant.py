@@ -13,7 +13,7 @@ from moose.data.files import load_dataset
 from moose.policies.policy import load_policy
 from moose.tasks.task_file import check_task_file, read_task_file
 from plant_log import HEADER, TREE, rows, text_of, write
-from runs import moose, tiny_file
+from runs import moose, tiny_words
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def load_manifest(folder):
 def test_a_log_is_trained_on_and_the_policy_needs_neither_log_nor_task_file(plant, tmp_path):
     task, log = plant
     run, cache = tmp_path / "run", tmp_path / "cache"
-    words = ("--config", tiny_file(), "--cache", cache, "--quiet", "--fix", "missing=split")
+    words = (*tiny_words(), "--cache", cache, "--quiet", "--fix", "missing=split")
     ended = moose("train", task, log, *words, "--out", run)
     assert ended.code == 0, ended.errors
     ended = moose("data", "import", task, log, "--out", tmp_path / "data", *words[-3:])
@@ -154,7 +154,7 @@ def test_a_log_is_trained_on_and_the_policy_needs_neither_log_nor_task_file(plan
 def test_another_task_for_the_same_numbers_is_another_run(plant, tmp_path):
     task, log = plant
     cache = tmp_path / "cache"
-    words = ("--config", tiny_file(), "--cache", cache, "--quiet", "--fix", "missing=split")
+    words = (*tiny_words(), "--cache", cache, "--quiet", "--fix", "missing=split")
     assert moose("train", task, log, *words, "--out", tmp_path / "one").code == 0
     task.write_text(to_yaml(check_task_file(TREE | {"discount": 0.5})))
     assert moose("train", task, log, *words, "--out", tmp_path / "two").code == 0

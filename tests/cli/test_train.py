@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from moose.experiments.run_folder import read_run
-from runs import log, moose, outcome, tiny_file, train, undisturbed
+from runs import log, moose, outcome, tiny_words, train, undisturbed
 
 
 def test_a_training_says_where_everything_is(tmp_path):
@@ -25,7 +25,7 @@ def test_a_training_says_where_everything_is(tmp_path):
 
 def test_progress_goes_to_standard_error_with_the_numbers_that_matter(tmp_path):
     run = tmp_path / "run"
-    words = ("--config", tiny_file(), "--evaluation-episodes", 0, "--cache", tmp_path / "cache")
+    words = (*tiny_words(), "--evaluation-episodes", 0, "--cache", tmp_path / "cache")
     ended = moose("train", log(), *words, "--out", run, "--json")
     assert ended.code == 0, ended.errors
     policies = {"0": str(run / "policy")}
@@ -53,7 +53,7 @@ def test_a_finished_run_has_nothing_left_to_do(words):
 def test_an_interrupted_run_says_how_to_go_on_even_with_moved_data(tmp_path):
     run, cache, data = tmp_path / "a run", tmp_path / "cache", tmp_path / "data"
     shutil.copytree(log(), data)
-    words = ("--config", tiny_file(), "--evaluation-episodes", 2, "--cache", cache, "--quiet")
+    words = (*tiny_words(), "--evaluation-episodes", 2, "--cache", cache, "--quiet")
     manner = {"signal": signal.SIGINT, "when": run / "metrics.jsonl"}
     ended = moose("train", data, *words, "--out", run, **manner)
     assert ended.code == 130
@@ -79,7 +79,8 @@ def test_several_seeds_are_listed():
     [
         ([], ["Say which data set to train on, or which run to resume."]),
         (["ib/bed-0.2"], ["'ib/bed-0.2' is neither a folder", "did you mean 'ib/bad-0.2'?"]),
-        (["ib/bad-0.2", "--preset", "papr"], ["no preset 'papr'", "did you mean 'paper'?"]),
+        (["ib/bad-0.2", "--preset", "quik"], ["no preset 'quik'", "did you mean 'quick'?"]),
+        (["ib/bad-0.2", "--preset", "paper"], ["no preset 'paper'", "add --algorithm moose or "]),
         (["ib/bad-0.2", "--algorithm", "mose"], ["no algorithm 'mose'", "did you mean 'moose'?"]),
         (
             ["ib/bad-0.2", "--set", "search.updats=1", "--set", "models=2", "--set", "held_out=x"],
@@ -108,13 +109,13 @@ def test_mistakes_are_told_with_advice(tmp_path, words, complaints):
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
-    ended = moose("train", log(), "--config", tiny_file(), "--out", undisturbed())
+    ended = moose("train", log(), *tiny_words(), "--out", undisturbed())
     assert ended.code == 2
     assert "This folder holds a run already." in ended.errors
     assert f"moose train --resume {undisturbed()}" in ended.errors
     (tmp_path / "file").touch()
     for out in (tmp_path, tmp_path / "file", tmp_path / "file" / "run"):
-        ended = moose("train", log(), "--config", tiny_file(), "--out", out)
+        ended = moose("train", log(), *tiny_words(), "--out", out)
         assert ended.code == 2
         assert f"where:      {out}" in ended.errors
         assert "what to do: " in ended.errors
@@ -149,7 +150,7 @@ def test_an_evaluation_stands_beside_what_has_to_be_beaten():
 def test_an_evaluation_needs_a_finished_run_but_not_its_data(tmp_path):
     run, data = tmp_path / "run", tmp_path / "data"
     shutil.copytree(log(), data)
-    words = ("--config", tiny_file(), "--evaluation-episodes", 0, "--quiet")
+    words = (*tiny_words(), "--evaluation-episodes", 0, "--quiet")
     cache = undisturbed().parent / "cache"
     assert moose("train", data, *words, "--out", run, "--cache", cache).code == 0
     shutil.rmtree(data)

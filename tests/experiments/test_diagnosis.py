@@ -73,10 +73,10 @@ def test_people_and_programs_get_the_same_numbers(tmp_path):
     assert f"{error:.3f}" in shown.stdout
 
 
-def test_only_a_run_of_moose_has_models(tmp_path):
+def test_a_run_of_the_clone_has_no_models(tmp_path):
     request = runner.make_request(
         str(log()), algorithm="clone", settings=[TINY_CLONE], evaluation_episodes=0
     )
     runner.start_run(request, tmp_path / "run")
-    with pytest.raises(RunError, match="finished run of MOOSE"):
+    with pytest.raises(RunError, match="finished run of LION or MOOSE"):
         diagnose_run(tmp_path / "run")

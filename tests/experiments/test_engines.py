@@ -17,7 +17,7 @@ from moose.experiments import runner
 from moose.experiments.engines import LocalEngine, RayEngine, _cores_of, make_engine, pinned
 from moose.experiments.run_folder import Request, locked
 from moose.experiments.worker import perform
-from runs import log, tiny_file
+from runs import tiny_request
 
 UNKNOWN = {"kind": "no such thing"}
 
@@ -121,7 +121,7 @@ def test_a_run_that_is_worked_on_is_busy(tmp_path):
     request = Request(data="x").model_dump()
     job = {"kind": "train", "folder": str(tmp_path / "run"), "request": request, "cache": None}
     assert perform(job)["state"] == "failed"
-    folder = runner.begin_run(runner.make_request(str(log()), file=tiny_file()), tmp_path / "begun")
+    folder = runner.begin_run(tiny_request(), tmp_path / "begun")
     with locked(folder):
         outcome = perform(job | {"folder": str(folder)})
     assert outcome["state"] == "busy"

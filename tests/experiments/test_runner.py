@@ -18,14 +18,10 @@ from moose.errors import ConfigError, RunError, StorageError
 from moose.experiments import run_folder, runner
 from moose.experiments.replay import read_log, replay
 from moose.policies.plain import load_policy as load_plain
-from runs import ROOM_FOR_MODELS_ONLY, log, moose, outcome, tiny_file, train, undisturbed
+from runs import ROOM_FOR_MODELS_ONLY, log, moose, outcome, tiny_request, train, undisturbed
 
 KILLS = 20
 VERSIONS = runner.versions()
-
-
-def tiny_request(**changes):
-    return runner.make_request(str(log()), file=tiny_file(), evaluation_episodes=2, **changes)
 
 
 def stages(folder):
@@ -319,8 +315,7 @@ def untrained(monkeypatch):
 def test_the_data_may_be_missing_or_altered_or_moved(tmp_path):
     data, run = tmp_path / "data", tmp_path / "run"
     shutil.copytree(log(), data)
-    request = runner.make_request(str(data), file=tiny_file())
-    runner.begin_run(request, run)
+    runner.begin_run(tiny_request(data=str(data)), run)
     data.rename(tmp_path / "moved")
     with pytest.raises(RunError, match="cannot be had") as caught:
         runner.resume_run(run)
@@ -357,7 +352,7 @@ def test_a_request_is_written_out_in_full(tmp_path, monkeypatch):
     file = tmp_path / "settings.yaml"
     file.write_text("search: {updates: 7, horizon: 3}")
     request = runner.make_request(
-        "log", preset="quick", file=file, overrides=["search.updates=9"], seed=5
+        "log", algorithm="moose", preset="quick", file=file, overrides=["search.updates=9"], seed=5
     )
     assert request.data == str(log())  # a run may be resumed from elsewhere
     assert request.seed == 5

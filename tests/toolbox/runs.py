@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from moose.experiments.run_folder import Request
+from moose.experiments.runner import make_request
+
 FOLDER = Path(os.environ["MOOSE_TEST_FOLDER"])
 DRIVER = Path(__file__).with_name("crash_driver.py")
 
@@ -64,7 +67,7 @@ def train(out, cache, *words, **manner) -> Ended:
     """Begin a tiny training in ``out``, or go on with the one that is there."""
     if (Path(out) / "manifest.json").exists():
         return moose("train", "--resume", out, "--cache", cache, "--quiet", **manner)
-    tiny = ("--config", tiny_file(), "--evaluation-episodes", 2)
+    tiny = (*tiny_words(), "--evaluation-episodes", 2)
     return moose("train", log(), *tiny, "--out", out, "--cache", cache, "--quiet", *words, **manner)
 
 
@@ -155,6 +158,17 @@ def tiny_file() -> Path:
         (place / "tiny.yaml").write_text(json.dumps(TINY))
 
     return _once("settings", make) / "tiny.yaml"
+
+
+def tiny_request(**changes) -> Request:
+    """The request of a tiny training."""
+    request = {"data": str(log()), "evaluation_episodes": 2} | changes
+    return make_request(algorithm="moose", file=tiny_file(), **request)
+
+
+def tiny_words() -> tuple[str, ...]:
+    """What to say for a tiny training."""
+    return ("--algorithm", "moose", "--config", str(tiny_file()))
 
 
 def _once(name, make) -> Path:

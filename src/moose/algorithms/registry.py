@@ -41,10 +41,12 @@ class Algorithm:
     def preset(self, name: str) -> Mapping[str, Any]:
         """The settings tree of a preset."""
         if name not in self.presets:
+            others = [other.name for other in ALGORITHMS.values() if name in other.presets]
+            advice = nearest(name, self.presets)
+            if others:
+                advice = f"add --algorithm {' or '.join(others)}, or {advice}"
             raise ConfigError(
-                f"'{self.name}' has no preset '{name}'.",
-                where="--preset",
-                advice=nearest(name, self.presets),
+                f"'{self.name}' has no preset '{name}'.", where="--preset", advice=advice
             )
         return self.presets[name]
 
@@ -60,6 +62,9 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "brac": Algorithm("brac", brac.Config, brac.PRESETS, brac.fit),
     }
 )
+
+DEFAULT_ALGORITHM = "lion"
+"""What trains where no algorithm is named."""
 
 
 def find_algorithm(name: str) -> Algorithm:

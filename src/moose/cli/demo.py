@@ -19,13 +19,13 @@ def demo_command(
     seed: Annotated[int, typer.Option(help="Seed of the episodes.", min=0, max=2**31 - 1)] = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of MOOSE, such as search.updates=50."),
+        typer.Option("--set", help="A setting of LION, such as search.updates=50."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     cache: Cache = None,
 ) -> None:
-    """Make a data set, train MOOSE on it, and measure it beside reference controllers.
+    """Make a data set, train LION on it, and measure it beside reference controllers.
 
     An interrupted demonstration goes on where it was.
 

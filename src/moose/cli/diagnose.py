@@ -12,7 +12,7 @@ from moose.cli.options import AsJson, Cache, Quiet, print_json, progress_for
 
 
 def diagnose_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run of MOOSE.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run of LION or MOOSE.")],
     plot: Annotated[
         Path | None, typer.Option(help="Write a picture here (.png, .svg or .pdf).")
     ] = None,

@@ -28,11 +28,11 @@ def train_command(
         ),
     ] = None,
     algorithm: Annotated[
-        str, typer.Option(help="moose, clone, ddpg, bcq, bear or brac.")
-    ] = "moose",
+        str, typer.Option(help="lion, moose, clone, ddpg, bcq, bear or brac.")
+    ] = "lion",
     preset: Annotated[
         str | None,
-        typer.Option(help="Which of its presets (default: paper; of lion, fast)."),
+        typer.Option(help="Which of its presets (default: of lion fast, of all others paper)."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings put over the preset.")
@@ -69,11 +69,11 @@ def train_command(
 
     - `moose train --resume runs/first`
 
-    - `moose train ib/bad-0.2 --algorithm bcq --out runs/bcq`
+    - `moose train ib/bad-0.2 --algorithm moose --preset paper --out runs/paper`
 
     - `moose train plant.yaml data/*.csv --fix gaps=split --preset quick --out runs/plant`
 
-    - `moose train ib/bad-0.2 --set search.return_weight=0.1 --seeds 0..9 --out runs/ten`
+    - `moose train ib/bad-0.2 --set search.updates=200 --seeds 0..9 --out runs/ten`
     """
     data = _data_set(source or [], fix or [], cache, quiet) if source else None
     if data is None and resume is None:

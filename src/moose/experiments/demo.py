@@ -35,6 +35,7 @@ from moose.tasks.industrial_benchmark import make_task
 from moose.types import Key, Params
 
 DATASET = "ib/mediocre-0.6"
+LEARNER, NAME = "lion", "LION"
 PICTURES = ("dataset", "models", "training", "trajectory")
 
 
@@ -55,7 +56,7 @@ def run_demo(
     cache: Path | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Make a data set, train MOOSE and a clone on it, and measure both beside what is known.
+    """Make a data set, train LION and a clone on it, and measure both beside what is known.
 
     The runs below ``out`` are ordinary ones: an interrupted demonstration goes on where it was, a
     finished one is only measured again.
@@ -64,7 +65,7 @@ def run_demo(
         out: The folder for runs and pictures.
         episodes: Episodes that each controller plays.
         seed: Seed of the training and of the evaluation.
-        overrides: Settings ``a.b=c`` of MOOSE put over the preset ``quick``.
+        overrides: Settings ``a.b=c`` of LION put over the preset ``fast``.
         cache: The cache folder; the user's own by default.
         progress: Whom to tell how far it is.
 
@@ -76,11 +77,11 @@ def run_demo(
     dataset = cached_dataset(recipes.recipe_of(DATASET), cache=cache, progress=progress)
     figures.draw_dataset(dataset, pictures["dataset"])
     learned: list[dict[str, Any]] = []
-    for algorithm, settings in (("clone", ()), ("moose", tuple(overrides))):
+    for algorithm, preset, settings in (("clone", "quick", ()), (LEARNER, "fast", overrides)):
         folder = out / "runs" / algorithm
         if not (folder / MANIFEST).exists():
             request = runner.make_request(
-                DATASET, algorithm=algorithm, preset="quick", overrides=settings, seed=seed
+                DATASET, algorithm=algorithm, preset=preset, overrides=settings, seed=seed
             )
             runner.begin_run(request, folder, cache=cache, progress=progress)
         runner.resume_run(folder, cache=cache, progress=progress)
@@ -95,7 +96,7 @@ def run_demo(
             }
         )
     controllers = measure_controllers(episodes=episodes, seed=seed, progress=progress)
-    run = out / "runs" / "moose"
+    run = out / "runs" / LEARNER
     diagnosis = diagnose_run(run, cache=cache, progress=progress)
     run_figures.draw_model_fit(diagnosis, pictures["models"])
     expected = recipes.expected_return(recipes.recipe_of(DATASET))
@@ -107,7 +108,7 @@ def run_demo(
             "clone": learned[0]["measured"],
         },
         pictures["training"],
-        title=f"MOOSE on {DATASET}",
+        title=f"{NAME} on {DATASET}",
     )
     _draw_episode(run, pictures["trajectory"], seed)
     return {
@@ -213,7 +214,7 @@ def _draw_episode(run: Path, path: Path, seed: int) -> None:
     keys = episode_keys(jax.random.key(seed), 0, 1)
     run_figures.draw_trajectories(
         {
-            "MOOSE": np.asarray(play(True, keys).frames[0]),
+            NAME: np.asarray(play(True, keys).frames[0]),
             "the policy behind the data, without noise": np.asarray(play(False, keys).frames[0]),
         },
         plant.frame_names,

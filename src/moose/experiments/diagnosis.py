@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from moose.algorithms.moose import Config, Fitted, fit
+from moose.algorithms import lion, moose
+from moose.algorithms.registry import find_algorithm
 from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.data.split import split_episodes
@@ -32,21 +33,22 @@ from moose.tasks.task import Task
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _NUM_STARTS = 1000
 _STEPS_SHOWN = (1, 2, 5, 10, 20, 50, 100)
+_WITH_MODELS = ("lion", "moose")
 
 
 class FittedRun(NamedTuple):
-    """A finished run of MOOSE, with everything it learned."""
+    """A finished run of LION or MOOSE, with everything it learned."""
 
-    fitted: Fitted
+    fitted: lion.Fitted | moose.Fitted
     dataset: Dataset
     task: Task
-    config: Config
+    config: lion.Config | moose.Config
 
 
 def diagnose_run(
     folder: Path, *, cache: Path | None = None, progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Measure the models and the support behind a finished run of MOOSE with one seed.
+    """Measure the models and the support behind a finished run of LION or MOOSE with one seed.
 
     Args:
         folder: The run's folder.
@@ -62,7 +64,7 @@ def diagnose_run(
 def load_fitted(
     folder: Path, *, cache: Path | None = None, progress: Progress = SILENT
 ) -> FittedRun:
-    """Read a finished run of MOOSE with one seed; what the cache has lost is fitted again.
+    """Read a finished run of LION or MOOSE with one seed; what the cache lost is fitted again.
 
     Args:
         folder: The run's folder.
@@ -73,22 +75,29 @@ def load_fitted(
         Policy, models and support, and what they were fitted to.
     """
     request = read_run(folder).request
-    if request.algorithm != "moose" or not (folder / POLICY / MANIFEST).is_file():
+    if request.algorithm not in _WITH_MODELS or not (folder / POLICY / MANIFEST).is_file():
         raise RunError(
-            "Only a finished run of MOOSE has models to look at.",
+            "Only a finished run of LION or MOOSE has models to look at.",
             where=str(folder),
             advice="give the folder of such a run; of several seeds, one of its seed-N folders",
         )
-    config = build_settings(Config, request.config)
+    algorithm = find_algorithm(request.algorithm)
+    config: Any = build_settings(algorithm.config, request.config)
     dataset = catalog.find_dataset(request.data, cache=cache, progress=progress)
     task = task_of(dataset.provenance)
     # Everything is finished: the models come from the cache, the policy from its last checkpoint.
     journal = RunJournal(folder, cache or cache_folder())
-    fitted = fit(dataset, task, config, key_of(request.seed), progress=progress, journal=journal)
+    key = key_of(request.seed)
+    fitted = algorithm.fit(dataset, task, config, key, progress=progress, journal=journal)
     return FittedRun(fitted, dataset, task, config)
 
 
-def diagnose(fitted: Fitted, dataset: Dataset, task: Task, config: Config) -> dict[str, Any]:
+def diagnose(
+    fitted: lion.Fitted | moose.Fitted,
+    dataset: Dataset,
+    task: Task,
+    config: lion.Config | moose.Config,
+) -> dict[str, Any]:
     """Measure the models and the support of one seed on the episodes held out of training.
 
     Args:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from moose.algorithms.registry import find_algorithm
+from moose.algorithms.registry import DEFAULT_ALGORITHM, find_algorithm
 from moose.config import build_settings, load_settings, merge, settings_tree
 from moose.data.dataset import Dataset
 from moose.envs import catalog
@@ -58,7 +58,7 @@ from moose.version import __version__
 def make_request(
     data: str,
     *,
-    algorithm: str = "moose",
+    algorithm: str = DEFAULT_ALGORITHM,
     preset: str | None = None,
     settings: Sequence[Mapping[str, Any]] = (),
     file: Path | None = None,
