@@ -27,12 +27,13 @@ from moose.experiments.judgement import (
     judge_run,
     judge_settings,
     render,
+    told_of_the_dial,
 )
 from moose.experiments.report import write_report
 from moose.experiments.run_folder import read_run, run_digest, write_run
 from moose.models.actor import SampledActor, act
 from moose.models.networks import init_network
-from runs import JUDGED_QUICKLY, TINY_CLONE, judged, log, moose
+from runs import JUDGED_QUICKLY, TINY_CLONE, give_dial, judged, log, moose
 from toys import make_toy_task
 
 SETTINGS = judge_settings(JUDGED_QUICKLY)
@@ -96,6 +97,32 @@ def test_another_algorithm_on_a_single_episode_is_judged(tmp_path):
     content = json.loads(ended.out)
     assert "2 folds of blocks of time" in content["protocol"]["manner"]
     assert content["settings"] == settings_tree(SETTINGS)
+
+
+def test_a_dial_is_judged_where_it_is_put(run, found, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    give_dial(tmp_path / "run")
+    words = (tmp_path / "run", "--cache", run.parent / "cache", "--quiet", *WORDS)
+    content = json.loads(moose("judge", *words, "--json").out)
+    assert content["position"] == 0.5
+    assert content["controllers"]["policy"] != found["controllers"]["policy"]
+    ended = moose("report", *words, "--position", 0)  # where it does what the run had learned
+    assert ended.code == 0, ended.errors
+    content = json.loads((tmp_path / "run" / JUDGEMENT).read_text())
+    assert content["position"] == content["settings"]["position"] == 0
+    expected = found["controllers"]["policy"]["return"]
+    assert content["controllers"]["policy"]["return"] == pytest.approx(expected, rel=1e-4)
+    assert "dial: 0" in (tmp_path / "run" / "report.html").read_text()
+    ended = moose("judge", run, "--cache", run.parent / "cache", *WORDS, "--position", 0.3)
+    assert ended.code == 2
+    assert "no dial" in ended.errors
+
+
+def test_who_goes_too_far_is_told_where_to_turn(found):
+    far = found | {"verdict": "too far from data", "position": 0.9}
+    assert told_of_the_dial(far) == ["dial: 0.9; nearer to the log: --position 0.45"]
+    assert told_of_the_dial(far | {"verdict": "nothing gained"}) == ["dial: 0.9"]
+    assert told_of_the_dial(found) == []
 
 
 def test_people_are_told_the_same(found):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import shutil
 
-import jax
 import pytest
 from rich.console import Console
 
@@ -15,10 +13,7 @@ from listening import Listener
 from moose.errors import RunError
 from moose.experiments.tuning import advised, render, tune_run, tune_settings
 from moose.experiments.tuning_file import TUNING, read_tuning
-from moose.models.actor import DialActor
-from moose.models.networks import init_network
-from moose.policies.policy import load_policy, save_policy
-from runs import moose, undisturbed
+from runs import give_dial, moose, undisturbed
 
 QUICKLY = (
     *("stacked.epochs=1", "stacked.hidden=[8]", "stacked.batch_size=50"),
@@ -39,14 +34,7 @@ def run(tmp_path_factory):
     """A tiny run whose policy got a dial: what it learned at 0, an untrained network at 1."""
     folder = tmp_path_factory.mktemp("tuning")
     shutil.copytree(undisturbed().parent, folder, dirs_exist_ok=True)
-    place = folder / "run" / "policy"
-    policy = load_policy(place)
-    behaviour = policy.actor.network
-    inputs, outputs = behaviour[0].weight.shape[0], behaviour[-1].bias.shape[0]
-    search = init_network(jax.random.key(1), (inputs + 1, 6, outputs))
-    actor = DialActor(behaviour, search, policy.actor.scale, 0.5)
-    shutil.rmtree(place)
-    save_policy(dataclasses.replace(policy, actor=actor), place)
+    give_dial(folder / "run")
     return folder / "run"
 
 

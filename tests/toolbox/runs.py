@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import fcntl
 import functools
 import json
@@ -13,8 +14,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+
 from moose.experiments.run_folder import Request
 from moose.experiments.runner import make_request
+from moose.models.actor import DialActor
+from moose.models.networks import init_network
+from moose.policies.policy import load_policy, save_policy
 
 FOLDER = Path(os.environ["MOOSE_TEST_FOLDER"])
 DRIVER = Path(__file__).with_name("crash_driver.py")
@@ -69,6 +75,18 @@ def train(out, cache, *words, **manner) -> Ended:
         return moose("train", "--resume", out, "--cache", cache, "--quiet", **manner)
     tiny = (*tiny_words(), "--evaluation-episodes", 2)
     return moose("train", log(), *tiny, "--out", out, "--cache", cache, "--quiet", *words, **manner)
+
+
+def give_dial(run) -> None:
+    """Give the policy of a run a dial: what it learned at 0, an untrained network at 1."""
+    place = Path(run) / "policy"
+    policy = load_policy(place)
+    behaviour = policy.actor.network
+    inputs, outputs = behaviour[0].weight.shape[0], behaviour[-1].bias.shape[0]
+    search = init_network(jax.random.key(1), (inputs + 1, 6, outputs))
+    actor = DialActor(behaviour, search, policy.actor.scale, 0.5)
+    shutil.rmtree(place)
+    save_policy(dataclasses.replace(policy, actor=actor), place)
 
 
 def grid_file(folder, name="tiny", *, seeds=(0,), clones=(0, 1)) -> Path:

@@ -17,10 +17,15 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", help="How to judge, such as comparison.starts=any; may be repeated."),
 ]
+Position = Annotated[
+    float | None,
+    typer.Option(help="Where to put the policy's dial, from 0 to 1 (default: where it is)."),
+]
 
 
 def judge_command(
     run: Run,
+    position: Position = None,
     settings: Changes = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -35,13 +40,14 @@ def judge_command(
 
     - `moose judge runs/first`
 
+    - `moose judge runs/first --position 0.5`
+
     - `moose judge runs/first --set comparison.starts=any --json`
     """
     from moose.experiments.judgement import judge_run, judge_settings, render
 
-    content = judge_run(
-        run, judge_settings(settings or ()), cache=cache, progress=progress_for(quiet), warn=warn
-    ).content
+    chosen = judge_settings(_changes(settings, position))
+    content = judge_run(run, chosen, cache=cache, progress=progress_for(quiet), warn=warn).content
     if as_json:
         print_json(content)
     else:
@@ -53,6 +59,7 @@ def report_command(
     out: Annotated[
         Path | None, typer.Option(help="The file to write (default: report.html in the run).")
     ] = None,
+    position: Position = None,
     settings: Changes = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -60,8 +67,8 @@ def report_command(
 ) -> None:
     """Tell a run on one page: one HTML file that works offline, the verdict first.
 
-    The judgement that is there is shown; a run without one, or with --set one that was judged
-    otherwise, is judged first. Of a benchmark's run the page also has the true returns.
+    The judgement that is there is shown; a run without one, or with --set or --position one that
+    was judged otherwise, is judged first. Of a benchmark's run the page also has the true returns.
 
     For example:
 
@@ -72,10 +79,11 @@ def report_command(
     from moose.experiments.judgement import judge_settings
     from moose.experiments.report import write_report
 
+    changes = _changes(settings, position)
     path, content = write_report(
         run,
         out,
-        judge_settings(settings) if settings else None,
+        judge_settings(changes) if changes else None,
         cache=cache,
         progress=progress_for(quiet),
         warn=warn,
@@ -85,3 +93,8 @@ def report_command(
         return
     typer.echo(f"verdict: {content['verdict']}")
     typer.echo(f"report:  {path}")
+
+
+def _changes(settings: list[str] | None, position: float | None) -> list[str]:
+    """Settings of a judgement as texts; the dial's position is one of them."""
+    return [*(settings or ()), *(() if position is None else (f"position={position!r}",))]

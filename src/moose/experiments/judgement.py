@@ -82,6 +82,8 @@ class GroupSettings(Settings):
 class JudgeSettings(GroupSettings):
     """How a run is judged."""
 
+    position: float | None = Field(default=None, ge=0, le=1)
+    """Where to put the dial of a policy that has one; by default where it stands."""
     dynamics: DynamicsSettings = DynamicsSettings(
         members=2, hidden=(64, 64), epochs=15, learning_rate=1e-3
     )
@@ -149,6 +151,9 @@ def judge_run(
     if known is not None:
         return JudgedRun(manifest, dataset, task, known)
     settings = settings or JudgeSettings()
+    policy = load_policy(find_policy(folder))
+    if settings.position is not None:
+        policy = policy.at(settings.position)
     fits = SharedFits(cache or cache_folder(), warn)
     partition = divide(dataset, manifest, settings)
     witnesses = fit_witnesses(partition, task, settings, fits, progress)
@@ -157,7 +162,7 @@ def judge_run(
         rivals[HOLD] = hold_policy(task.hold_action)
     with progress.stage("imagining", 1) as stage:
         judgement = judge(
-            as_function(load_policy(find_policy(folder)).actor, task, key_of(settings.seed)),
+            as_function(policy.actor, task, key_of(settings.seed)),
             rivals,
             witnesses,
             task,
@@ -167,7 +172,7 @@ def judge_run(
         )
         stage.advance(1, {f"gain over {CLONE}": judgement.gains[CLONE].mean})
     verdict = reach_verdict(judgement, task, settings.verdict)
-    content = describe(judgement, verdict, partition, task, settings)
+    content = describe(judgement, verdict, partition, task, settings, policy.position)
     name = digest(manifest.digest, settings)
     content = {"format": _FORMAT, "schema_version": _SCHEMA_VERSION, "digest": name} | content
     with atomic_file(folder / JUDGEMENT) as temporary:
@@ -311,6 +316,7 @@ def describe(
     partition: Partition,
     task: Task,
     settings: JudgeSettings,
+    position: float | None = None,
 ) -> dict[str, Any]:
     """A judgement as plain JSON values.
 
@@ -320,6 +326,7 @@ def describe(
         partition: Which episodes were used for what.
         task: The names.
         settings: How it was judged.
+        position: Where the policy's dial stood, if it has one.
 
     Returns:
         The content of :data:`JUDGEMENT`.
@@ -328,6 +335,7 @@ def describe(
     witnesses, models, starts = judgement.performances[POLICY].returns.shape
     return {
         "verdict": verdict.name,
+        "position": position,
         "reasons": [{"kind": reason.kind, "text": reason.text} for reason in verdict.reasons],
         "protocol": {
             "steps": judgement.horizon,
@@ -419,6 +427,7 @@ def render(content: Mapping[str, Any]) -> RenderableType:
     marks = {"for": "+", "against": "−", "caution": "!"}
     return Group(
         Text(f"verdict: {content['verdict']}"),
+        *(Text(text) for text in told_of_the_dial(content)),
         Text(),
         *(Text(f"{marks[reason['kind']]} {reason['text']}") for reason in content["reasons"]),
         Text(),
@@ -430,6 +439,17 @@ def render(content: Mapping[str, Any]) -> RenderableType:
             f"trained on. The log itself has earned {content['logged']['return']:.2f} from there."
         ),
     )
+
+
+def told_of_the_dial(content: Mapping[str, Any]) -> list[str]:
+    """Where the dial stood in a judgement, and which way to turn it; nothing without a dial."""
+    position = content.get("position")
+    if position is None:
+        return []
+    advice = ""
+    if content["verdict"] == "too far from data" and position > 0:
+        advice = f"; nearer to the log: --position {position / 2:.2g}"
+    return [f"dial: {position:g}{advice}"]
 
 
 LABELS = {

@@ -72,7 +72,12 @@ def write_report(
     true = None
     if task_of(read_run(folder).data.provenance).definition is None:
         true = evaluate_run(
-            folder, episodes=_TRUE_EPISODES, cache=cache, progress=progress, warn=warn
+            folder,
+            episodes=_TRUE_EPISODES,
+            position=judged.content["settings"]["position"],
+            cache=cache,
+            progress=progress,
+            warn=warn,
         )
     with atomic_file(path) as temporary:
         temporary.write_text(make_page(folder, judged, true), encoding="utf-8")

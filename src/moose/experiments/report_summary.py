@@ -20,7 +20,7 @@ from moose.experiments.charts import (
     line_chart,
 )
 from moose.experiments.data_report import report_data, returns_of_stretches
-from moose.experiments.judgement import LABELS, JudgedRun
+from moose.experiments.judgement import LABELS, JudgedRun, told_of_the_dial
 from moose.experiments.markup import (
     Markup,
     element,
@@ -84,6 +84,7 @@ def verdict_section(content: Mapping[str, Any]) -> Markup:
                 "div",
                 element("strong", content["verdict"]),
                 element("p", meaning),
+                *(element("p", text) for text in told_of_the_dial(content)),
                 class_=f"verdict {style}",
             ),
             element(
@@ -183,7 +184,9 @@ def truth_section(
         ),
         table(["controller", "return", "± error"], rows),
     ]
-    evaluations = read_evaluations(folder)
+    # Evaluations in training were made where the policy's own dial stands.
+    is_turned = content["settings"]["position"] is not None
+    evaluations = [] if is_turned else read_evaluations(folder)
     if evaluations:
         steps = [line["step"] for line in evaluations]
         means = [float(np.mean(line["returns"])) for line in evaluations]
