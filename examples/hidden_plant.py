@@ -32,8 +32,11 @@ TASK = Path(__file__).parent / "plant" / "plant.yaml"
 BEHAVIOUR, EPSILON = "mediocre", 0.6
 
 
-def measure(policy: Path, *, episodes: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
+def measure(
+    path: Path, *, position: float | None = None, episodes: int = 1000, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Returns of the policy, of the behaviour and of holding still, episode by episode."""
+    policy = load_policy(path) if position is None else load_policy(path).at(position)
     task = make_task(read_task_file(TASK))
     key = jax.random.key(seed)
 
@@ -50,7 +53,7 @@ def measure(policy: Path, *, episodes: int = 1000, seed: int = 0) -> dict[str, n
 
     plant = as_logged(task)
     return {
-        "policy": play(plant, make_act(task), load_policy(policy).actor),
+        "policy": play(plant, make_act(task), policy.actor),
         "behaviour": play(
             make_industrial_benchmark(), make_exploring(POLICIES[BEHAVIOUR], EPSILON), None
         ),
@@ -87,6 +90,8 @@ def summary(returns: Mapping[str, np.ndarray]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
+    parser.add_argument("--position", type=float, help="where to put the policy's dial")
     parser.add_argument("--episodes", type=int, default=1000)
-    arguments = parser.parse_args()
-    print(summary(measure(find_policy(arguments.run), episodes=arguments.episodes)))
+    chosen = parser.parse_args()
+    found = measure(find_policy(chosen.run), position=chosen.position, episodes=chosen.episodes)
+    print(summary(found))

@@ -11,7 +11,7 @@ from documents import ROOT, perform, require_shown, sessions
 # What takes minutes for a person takes less here: fewer start states, epochs and episodes.
 _JUDGED = "--set folds=2 --set support.epochs=3"
 LIGHTER = {
-    "train": "--set support.epochs=6 --set search.start_states=10 --set search.updates=150",
+    "train": "--set search.start_states=20",
     "report": _JUDGED,
     "judge": _JUDGED,
     "examples/hidden_plant.py": "--episodes 200",

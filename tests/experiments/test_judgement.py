@@ -120,7 +120,7 @@ def test_a_dial_is_judged_where_it_is_put(run, found, tmp_path):
 
 def test_who_goes_too_far_is_told_where_to_turn(found):
     far = found | {"verdict": "too far from data", "position": 0.9}
-    assert told_of_the_dial(far) == ["dial: 0.9; nearer to the log: --position 0.45"]
+    assert told_of_the_dial(far) == ["dial: 0.9; nearer to the log: --position 0.68"]
     assert told_of_the_dial(far | {"verdict": "nothing gained"}) == ["dial: 0.9"]
     assert told_of_the_dial(found) == []
 

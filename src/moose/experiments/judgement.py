@@ -448,7 +448,7 @@ def told_of_the_dial(content: Mapping[str, Any]) -> list[str]:
         return []
     advice = ""
     if content["verdict"] == "too far from data" and position > 0:
-        advice = f"; nearer to the log: --position {position / 2:.2g}"
+        advice = f"; nearer to the log: --position {0.75 * position:.2g}"
     return [f"dial: {position:g}{advice}"]
 
 
