@@ -13,17 +13,9 @@ from hypothesis import given
 
 from fuzzing import fuzzed
 from moose.errors import UserError
-from moose.tasks.formula import (
-    DEEPEST_NESTING,
-    LONGEST_TEXT,
-    MOST_PARTS,
-    FormulaError,
-    Number,
-    Operation,
-    Signal,
-    parse_formula,
-    to_text,
-)
+from moose.tasks.formula import parse_formula
+from moose.tasks.formula_reading import DEEPEST_NESTING, LONGEST_TEXT, MOST_PARTS
+from moose.tasks.formula_tree import FormulaError, Number, Operation, Signal, to_text
 
 VALUES = {"x": 2.0, "y": -3.0, "FIC 101.PV": 0.5, "größe": 7.0}
 OLDER = {"x": 10.0}

@@ -15,7 +15,7 @@ from fuzzing import fuzzed
 from moose.config import digest, to_yaml
 from moose.errors import ConfigError, DataError, UserError
 from moose.tasks import industrial_benchmark
-from moose.tasks.formula import FormulaError
+from moose.tasks.formula_tree import FormulaError
 from moose.tasks.registry import find_task, task_of
 from moose.tasks.task_file import (
     check_task_file,

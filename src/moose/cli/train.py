@@ -189,3 +189,6 @@ def _tell(folder: Path, was_finished: bool, as_json: bool) -> None:
     is_own_plant = "task" in manifest.data.provenance
     command = "judge" if is_own_plant else "evaluate"
     typer.echo(f"to see what it is worth: moose {command} {shlex.quote(str(folder))}")
+    if "position" in manifest.request.config:  # of an algorithm with a dial
+        first = next(iter(places.values()))
+        typer.echo(f"to choose where its dial stands: moose tune {shlex.quote(str(first))}")

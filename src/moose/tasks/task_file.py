@@ -49,7 +49,8 @@ from moose.data.schema import (
     change_name,
 )
 from moose.errors import ConfigError, nearest
-from moose.tasks.formula import Formula, Signal, parse_formula
+from moose.tasks.formula import Formula, parse_formula
+from moose.tasks.formula_tree import Signal
 from moose.tasks.task import Physics, Reward, Task
 
 
