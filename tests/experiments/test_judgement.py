@@ -19,11 +19,11 @@ from moose.data.normalize import measure
 from moose.data.split import split_episodes
 from moose.errors import RunError
 from moose.experiments import runner
+from moose.experiments.groups import divide
 from moose.experiments.judgement import (
     JUDGEMENT,
     JudgeSettings,
     as_function,
-    divide,
     judge_run,
     judge_settings,
     render,

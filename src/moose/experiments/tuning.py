@@ -28,18 +28,17 @@ from moose.evaluation.dial import (
 )
 from moose.evaluation.offline import HOLD
 from moose.evaluation.selection import Choice, SelectionSettings, choose_position, lower_bound
-from moose.experiments.journal import SharedFits, Warn
-from moose.experiments.judgement import (
+from moose.experiments.groups import (
     GroupSettings,
     Numbered,
     Partition,
-    curves_of,
     divide,
     find_log,
     fit_models,
     is_of_run,
-    rounded,
 )
+from moose.experiments.journal import SharedFits, Warn
+from moose.experiments.judgement import curves_of, rounded
 from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
 from moose.experiments.runner import key_of
 from moose.experiments.tuning_file import FORMAT, SCHEMA_VERSION, TUNING, read_tuning
