@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import signal
 
 import pytest
 
+from moose.algorithms.registry import ALGORITHMS, DEFAULT_ALGORITHM
+from moose.cli.train import train_command
 from moose.experiments.run_folder import read_run
+from moose.experiments.runner import make_request
 from runs import log, moose, outcome, tiny_words, train, undisturbed
 
 
@@ -106,6 +110,14 @@ def test_mistakes_are_told_with_advice(tmp_path, words, complaints):
     for complaint in complaints:
         assert complaint in ended.errors
     assert ended.out == ""
+
+
+def test_the_command_and_python_train_the_same_by_default():
+    parameters = inspect.signature(train_command).parameters
+    assert parameters["algorithm"].default == DEFAULT_ALGORITHM == "lion"
+    known = parameters["algorithm"].annotation
+    assert all(name in str(known) for name in ALGORITHMS)
+    assert make_request("ib/bad-0.2").preset == "fast"
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
