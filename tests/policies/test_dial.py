@@ -16,6 +16,7 @@ from moose.models.actor import Actor
 from moose.policies import plain, policy
 from moose.policies.bundle import EXAMPLES
 from moose.policies.examples import POSITIONS
+from moose.policies.parts import CHOOSE, NUMBERS
 from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
 from moose.storage import MANIFEST
@@ -147,11 +148,11 @@ def test_it_is_saved_where_it_stands(toy, tmp_path):
 
 def test_both_sides_know_the_same_numbers():
     kinds = {name: kind for name, kind in actors.KINDS.items() if not kind.is_stochastic}
-    assert kinds.keys() == plain.NUMBERS.keys() == plain.CHOOSE.keys()
+    assert kinds.keys() == NUMBERS.keys() == CHOOSE.keys()
     for name, kind in kinds.items():
         assert all(number.type is float for number in kind.numbers.values())
         ranges = {each: (number.low, number.high) for each, number in kind.numbers.items()}
-        assert ranges == plain.NUMBERS[name]
+        assert ranges == NUMBERS[name]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 import moose
 from moose.errors import ConfigError, DataError, StorageError
-from moose.policies.plain import growing_curve, load_policy, score_on
+from moose.policies.parts import growing_curve, score_on
+from moose.policies.plain import load_policy
 from moose.policies.policy import save_policy
 from policies import float64_reference, make_toy_policy, wild_windows
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from moose.policies.c_text import calls, literal
-from moose.policies.plain import Layers, Parts
+from moose.policies.parts import Layers, Parts
 
 
 def used_networks(parts: Parts, is_turnable: bool) -> Mapping[str, Layers]:

@@ -20,7 +20,8 @@ from moose.policies.c_acting import dial_code, dial_declaration, policy_code, us
 from moose.policies.c_text import calls, comment, network_tables, table
 from moose.policies.examples import ACTION_TOLERANCE, NOVELTY_TOLERANCE
 from moose.policies.facts import Floats
-from moose.policies.plain import Controller, Layers, SupportParts, algorithm_of
+from moose.policies.parts import Layers, SupportParts, algorithm_of
+from moose.policies.plain import Controller
 from moose.storage import atomic_file
 from moose.version import __version__
 

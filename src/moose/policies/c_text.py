@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from moose.policies.plain import Layers
+from moose.policies.parts import Layers
 
 _NUMBERS_A_LINE = 8
 

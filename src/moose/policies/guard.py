@@ -332,7 +332,7 @@ def _release_of(settings: GuardSettings, policy: Controller) -> float | None:
         raise ConfigError(
             "This policy has no support model, so that its novelty cannot be watched.",
             where="novelty_limit",
-            advice="use a policy trained by MOOSE, or leave the limit out",
+            advice="use a policy trained by LION or MOOSE, or leave the limit out",
         )
     release = settings.novelty_release
     release = 0.8 * settings.novelty_limit if release is None else release

@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from moose.errors import MissingExtraError, StorageError
 from moose.policies.facts import Floats
-from moose.policies.plain import Controller, Layers, Parts, SupportParts, algorithm_of
+from moose.policies.parts import Layers, Parts, SupportParts, algorithm_of
+from moose.policies.plain import Controller
 from moose.policies.probes import probe_positions, probe_windows
 from moose.storage import atomic_file
 from moose.version import __version__

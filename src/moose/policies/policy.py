@@ -37,7 +37,8 @@ from moose.policies.bundle import EXAMPLES, SUPPORT
 from moose.policies.dial import no_dial, require_position, turned_origin
 from moose.policies.examples import POSITIONS, check_examples
 from moose.policies.facts import TaskFacts, box_of, task_tree
-from moose.policies.plain import Controller, growing_curve, parts_of, score_on
+from moose.policies.parts import growing_curve, parts_of, score_on
+from moose.policies.plain import Controller
 from moose.storage import TENSORS, atomic_folder, write_manifest
 from moose.tasks.registry import find_task
 from moose.tasks.task import Task
@@ -145,7 +146,7 @@ class Policy:
             raise ConfigError(
                 "This policy has no support model, so that nobody can tell what is new to it.",
                 where=f"policy of the kind '{kind_name(self.actor)}'",
-                advice="use a policy trained by MOOSE",
+                advice="use a policy trained by LION or MOOSE",
             )
         support, errors = self.familiarity
         facts = self.known_facts

@@ -6,7 +6,7 @@ import numpy as np
 
 from moose.policies.examples import POSITIONS
 from moose.policies.facts import Floats
-from moose.policies.plain import Parts
+from moose.policies.parts import Parts
 
 _EXTREMES = (np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0)
 
