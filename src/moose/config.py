@@ -83,7 +83,8 @@ def build_settings(schema: type[SettingsT], tree: Mapping[str, Any], source: str
         problems = [_describe(schema, detail) for detail in details]
         count = "One setting is" if len(problems) == 1 else f"{len(problems)} settings are"
         lines = "".join(f"\n  - {problem}" for problem in problems)
-        raise ConfigError(f"{count} wrong:{lines}", where=source) from error
+        advice = "change what is named, or leave it out for its default"
+        raise ConfigError(f"{count} wrong:{lines}", where=source, advice=advice) from error
 
 
 def settings_tree(settings: Settings) -> Tree:

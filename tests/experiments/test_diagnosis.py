@@ -78,5 +78,5 @@ def test_a_run_of_the_clone_has_no_models(tmp_path):
         str(log()), algorithm="clone", settings=[TINY_CLONE], evaluation_episodes=0
     )
     runner.start_run(request, tmp_path / "run")
-    with pytest.raises(RunError, match="finished run of LION or MOOSE"):
+    with pytest.raises(RunError, match="Only a run of LION or MOOSE"):
         diagnose_run(tmp_path / "run")

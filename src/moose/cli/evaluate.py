@@ -23,7 +23,9 @@ def evaluate_command(
     seed: Annotated[int, typer.Option(help="Seed of the resets.", min=0, max=2**31 - 1)] = 0,
     position: Annotated[
         float | None,
-        typer.Option(help="Where to put the policy's dial, from 0 to 1 (default: where it is)."),
+        typer.Option(
+            help="Where to put the policy's dial, from 0 to 1 (default: where it is).", min=0, max=1
+        ),
     ] = None,
     env: Annotated[
         str | None,

@@ -19,7 +19,9 @@ Changes = Annotated[
 ]
 Position = Annotated[
     float | None,
-    typer.Option(help="Where to put the policy's dial, from 0 to 1 (default: where it is)."),
+    typer.Option(
+        help="Where to put the policy's dial, from 0 to 1 (default: where it is).", min=0, max=1
+    ),
 ]
 
 

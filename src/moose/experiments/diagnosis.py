@@ -20,13 +20,12 @@ from moose.envs import catalog
 from moose.envs.recipes import cache_folder
 from moose.errors import RunError
 from moose.experiments.journal import RunJournal
-from moose.experiments.run_folder import POLICY, read_run
+from moose.experiments.run_folder import find_finished_run, read_run
 from moose.experiments.runner import key_of
 from moose.models.accuracy import measure_model_errors
 from moose.models.ensembles import make_model, ready
 from moose.models.support import measure_novelty
 from moose.progress import SILENT, Progress
-from moose.storage import MANIFEST
 from moose.tasks.registry import task_of
 from moose.tasks.task import Task
 
@@ -74,12 +73,13 @@ def load_fitted(
     Returns:
         Policy, models and support, and what they were fitted to.
     """
+    folder = find_finished_run(folder)
     request = read_run(folder).request
-    if request.algorithm not in _WITH_MODELS or not (folder / POLICY / MANIFEST).is_file():
+    if request.algorithm not in _WITH_MODELS:
         raise RunError(
-            "Only a finished run of LION or MOOSE has models to look at.",
-            where=str(folder),
-            advice="give the folder of such a run; of several seeds, one of its seed-N folders",
+            "Only a run of LION or MOOSE has models to look at.",
+            where=f"{folder}, algorithm {request.algorithm}",
+            advice="give the folder of such a run",
         )
     algorithm = find_algorithm(request.algorithm)
     config: Any = build_settings(algorithm.config, request.config)

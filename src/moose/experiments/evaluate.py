@@ -39,6 +39,7 @@ from moose.experiments.journal import RunJournal, Warn, require_finite
 from moose.experiments.run_folder import (
     POLICY,
     Manifest,
+    no_dial_in,
     read_evaluations,
     read_run,
     resume_command,
@@ -136,6 +137,8 @@ def evaluate_run(
     places = seed_folders(folder, manifest)
     policies = _final_policies(folder, places)
     if position is not None:
+        if any(policy.position is None for policy in policies.values()):
+            raise no_dial_in(folder, manifest)
         policies = {number: policy.at(position) for number, policy in policies.items()}
     task = task_of(manifest.data.provenance)
     plant = manifest.data.provenance if environment is None else _provenance_of(environment, task)

@@ -48,7 +48,13 @@ from moose.experiments.groups import (
     is_of_run,
 )
 from moose.experiments.journal import SharedFits, Warn
-from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
+from moose.experiments.run_folder import (
+    Manifest,
+    find_finished_run,
+    find_policy,
+    no_dial_in,
+    read_run,
+)
 from moose.experiments.runner import key_of
 from moose.models.actor import AnyActor, act, init_actor, input_scale, kind_of
 from moose.models.ensembles import (
@@ -134,6 +140,8 @@ def judge_run(
     settings = settings or JudgeSettings()
     policy = load_policy(find_policy(folder))
     if settings.position is not None:
+        if policy.position is None:
+            raise no_dial_in(folder, manifest)
         policy = policy.at(settings.position)
     fits = SharedFits(cache or cache_folder(), warn)
     partition = divide(dataset, manifest, settings)

@@ -230,6 +230,16 @@ def find_finished_run(path: Path) -> Path:
     return find_policy(path).parent
 
 
+def no_dial_in(folder: Path, manifest: Manifest) -> RunError:
+    """What to raise where the policy of a run is to be turned that cannot be."""
+    return RunError(
+        "The policy of this run has no dial.",
+        where=f"{folder}, algorithm {manifest.request.algorithm}",
+        advice="train one that has: moose train DATA --algorithm lion; or judge this one as it "
+        f"is: moose judge {folder}",
+    )
+
+
 def find_policy(path: Path) -> Path:
     """The policy that a user means: a ``.moose`` file, a policy's folder, or that of a run.
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from moose.config import digest, load_settings, settings_tree
 from moose.envs.recipes import cache_folder
-from moose.errors import RunError, UserError
+from moose.errors import UserError
 from moose.evaluation.dial import (
     NOVELTY_QUANTILES,
     Course,
@@ -39,7 +39,13 @@ from moose.experiments.groups import (
 )
 from moose.experiments.journal import SharedFits, Warn
 from moose.experiments.judgement import curves_of, rounded
-from moose.experiments.run_folder import Manifest, find_finished_run, find_policy, read_run
+from moose.experiments.run_folder import (
+    Manifest,
+    find_finished_run,
+    find_policy,
+    no_dial_in,
+    read_run,
+)
 from moose.experiments.runner import key_of
 from moose.experiments.tuning_file import FORMAT, SCHEMA_VERSION, TUNING, read_tuning
 from moose.models.actor import DialActor
@@ -109,12 +115,7 @@ def tune_run(
     manifest = read_run(folder)
     actor = load_policy(find_policy(folder)).actor
     if not isinstance(actor, DialActor):
-        raise RunError(
-            "The policy of this run has no dial.",
-            where=f"{folder}, algorithm {manifest.request.algorithm}",
-            advice="train one that has: moose train DATA --algorithm lion; or judge this one as it "
-            f"is: moose judge {folder}",
-        )
+        raise no_dial_in(folder, manifest)
     known = None if is_fresh else _read(folder, manifest, settings)
     if known is not None:
         return TunedRun(folder, known)
