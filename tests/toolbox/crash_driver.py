@@ -37,6 +37,8 @@ import moose.experiments.runner
 from shared_programs import share_programs
 
 MODULES = (jax, optax, moose)  # imported here so that no fork has to
+# What a shell starts in the background ignores Ctrl-C, and would hand that down to here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 LONGEST_SECONDS = 600
 
 
