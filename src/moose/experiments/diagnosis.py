@@ -32,7 +32,6 @@ from moose.tasks.task import Task
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _NUM_STARTS = 1000
 _STEPS_SHOWN = (1, 2, 5, 10, 20, 50, 100)
-_WITH_MODELS = ("lion", "moose")
 
 
 class FittedRun(NamedTuple):
@@ -75,13 +74,13 @@ def load_fitted(
     """
     folder = find_finished_run(folder)
     request = read_run(folder).request
-    if request.algorithm not in _WITH_MODELS:
+    algorithm = find_algorithm(request.algorithm)
+    if algorithm.familiarity is None:  # which only those have that learn models
         raise RunError(
             "Only a run of LION or MOOSE has models to look at.",
             where=f"{folder}, algorithm {request.algorithm}",
             advice="give the folder of such a run",
         )
-    algorithm = find_algorithm(request.algorithm)
     config: Any = build_settings(algorithm.config, request.config)
     dataset = catalog.find_dataset(request.data, cache=cache, progress=progress)
     task = task_of(dataset.provenance)
