@@ -203,7 +203,13 @@ def test_the_study_of_corners(tmp_path, capsys):
 def made_up_run(data, seed, advised, tails, promises):
     """A line of the study's runs: three positions."""
     positions = {
-        name: {"return": promise, "low": promise - 1, "high": promise + spread, "tail": [tail] * 10}
+        name: {
+            "return": promise,
+            "low": promise - 1,
+            "high": promise + spread,
+            "tail": [tail] * 10,
+            "from_behaviour": float(name) * seed,
+        }
         for name, tail, promise, spread in zip(
             ("0", "0.5", "1"), tails, promises, (3, 1, 2), strict=True
         )
@@ -227,7 +233,8 @@ def test_the_choice_study_counts_regrets():
     assert row["regret"] == pytest.approx(2.0)
     assert row["regret_fixed"] == row["regret_most_promising"] == pytest.approx(3.0)
     assert row["regret_least_spread"] == pytest.approx(0.0)
-    assert row["lower_bounds_held"] == "2 of 2"
+    assert (row["lower_bounds_held"], row["distance_grows"]) == (2, 2)
+    assert row["advised_mean"] == pytest.approx(-64.0)
     assert (row["paper"], row["record"]) == (-90.26, -77.7)
     assert row["developed_on"]
 
@@ -237,12 +244,39 @@ def test_the_choice_study_writes_its_tables_and_tunes_nothing_twice(tmp_path, ca
     run = made_up_run("ib/bad-0.6", 1, 0.5, (-90.0, -63.0, -66.0), (-90.0, -60.0, -50.0))
     row = choice.row_of("ib/bad-0.6", [run], {"hold": [-65.0] * 20, "batch": {"mean": -91.0}})
     choice.write_lines(tmp_path / "runs.jsonl", [run | {"digest": "1"}])
-    choice.write_table(tmp_path, [row])
+    choice.write_table(tmp_path / "choice.csv", [row])
     with open(tmp_path / "choice.csv", encoding="utf-8") as stream:
         (read,) = csv.DictReader(stream)
     assert read["advised"] == "-63.00"
-    assert "| ib/bad-0.6 |" in (tmp_path / "choice.md").read_text()
     assert json.loads((tmp_path / "runs.jsonl").read_text())["digest"] == "1"
     (tmp_path / "runs.jsonl").unlink()
     with pytest.raises(SystemExit, match="no finished run of LION"):
         choice.main(["--grid", str(tmp_path), "--results", str(tmp_path)])
+
+
+def test_the_choice_study_says_how_far_its_goals_were_reached():
+    choice = study("choice")
+    promises = (-90.0, -60.0, -50.0)
+    runs = {
+        "ib/bad-0.6": made_up_run("ib/bad-0.6", 1, 0.5, (-90.0, -63.0, -66.0), promises),
+        "ib/global-1.0": made_up_run("ib/global-1.0", 2, 1.0, (-66.0, -61.0, -67.0), promises),
+        "ib/optimized-0.2": made_up_run(
+            "ib/optimized-0.2", 3, 1.0, (-60.0, -58.3, -58.0), promises
+        ),
+    }
+    runs["ib/global-1.0"]["positions"]["1"]["from_behaviour"] = 0.1
+    references = {"hold": [-65.0] * 20, "batch": {"mean": -91.0}}
+    rows = [choice.row_of(data, [run], references) for data, run in runs.items()]
+    goals = dict(choice.goals_of(rows, 3))
+    with_hindsight, offline, loss, hold, clone, growing, held = goals.values()
+    assert with_hindsight == "3 of 3; 3 where means are compared with means"
+    assert offline == "2 of 3; 2 where means are compared with means"
+    assert loss == "2.00 worse at most"
+    assert hold == "1 of 2"
+    assert clone == "1 of 3; not on global-1.0, optimized-0.2"
+    assert growing == "2 of 3 runs"
+    assert held == "3 of 3 runs"
+    section = choice.section_of(rows)
+    assert "| bad-0.6 \\* | −91.00 | −90.00 | −65.00 | −90.26 | −77.70 | 0.5 | −63.00 |" in section
+    assert "| optimized-0.2 | −91.00 | −60.00 | −65.00 | −60.35 | −58.20 (p) | 1 |" in section
+    assert "| worst where not developed | 6.00 |" in section

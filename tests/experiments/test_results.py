@@ -61,6 +61,12 @@ def test_results_are_published_and_make_a_page(store, tmp_path):
     assert "[1/2]" in page
     for target in re.findall(r"\]\(([^)]+)\)", page):
         assert (tmp_path / "docs" / target).resolve().exists(), target
+    assert "All numbers](../results/study)" not in page
+    study = tmp_path / "results" / "study"
+    study.mkdir()
+    (study / "section.md").write_text("## What a study found\n\nMuch.\n")
+    page = make_page(tmp_path / "results", tmp_path / "docs")
+    assert page.endswith("\n## What a study found\n\nMuch.\n\n[All numbers](../results/study).\n")
     (place / "table.json").write_text("{}")
     with pytest.raises(StorageError, match="checksum"):
         make_page(tmp_path / "results", tmp_path / "docs")

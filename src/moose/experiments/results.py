@@ -26,6 +26,7 @@ _SCHEMA_VERSION = 1
 _TABLE = "table.json"
 _RUNS = "runs.json"
 _FIGURES = "figures"
+_SECTION = "section.md"
 
 
 def publish(store: Store, results: Path) -> Path:
@@ -84,6 +85,8 @@ def read_published_runs(place: Path) -> KnownRuns:
 def make_page(results: Path, base: Path) -> str:
     """The page of results: the table and the pictures of every grid that was published.
 
+    A folder of results that a study has left there may bring a section of its own.
+
     Args:
         results: The folder of results.
         base: The folder that the page will be in, for its links.
@@ -98,12 +101,15 @@ def make_page(results: Path, base: Path) -> str:
             advice="publish a grid first: moose grid publish runs/x results",
         )
     parts = [_INTRODUCTION]
-    places = sorted(file.parent for file in results.glob(f"*/{_TABLE}"))
-    if not places:
+    for place in sorted(results.iterdir()):
+        if (place / _TABLE).is_file():
+            manifest = read_manifest(place, _FORMAT, _SCHEMA_VERSION)
+            parts.append(_section(place, manifest, read_json(place / _TABLE), base))
+        elif (place / _SECTION).is_file():
+            text = (place / _SECTION).read_text(encoding="utf-8")
+            parts.append(f"{text}\n[All numbers]({_link(place, base)}).\n")
+    if len(parts) == 1:
         parts.append("No grid has been published yet.\n")
-    for place in places:
-        manifest = read_manifest(place, _FORMAT, _SCHEMA_VERSION)
-        parts.append(_section(place, manifest, read_json(place / _TABLE), base))
     return "\n".join(parts)
 
 
