@@ -13,7 +13,6 @@ from moose.models.actor import DialActor, act_at
 from moose.models.behaviour import behaviour_action
 from moose.models.networks import apply_network, init_network
 from moose.models.recurrent import physical_scale
-from moose.models.rollout import Imagined
 from toys import make_toy_log, make_toy_task
 
 
@@ -68,23 +67,23 @@ def test_an_untrained_search_holds_still_or_keeps_to_the_middle(task):
     np.testing.assert_allclose(found, np.tile([-1 / 3, -0.5], (50, 1)), atol=0.05)
 
 
-def test_the_distance_from_the_behaviour_is_its_equation(task, log):
+def test_the_distance_from_the_behaviour_is_its_equation(task):
     rng = np.random.default_rng(0)
     horizon, models, starts, discount = 3, 2, 4, 0.9
-    frames = rng.normal(size=(2 + horizon, models, starts, 3)).astype(np.float32)
+    shape = (horizon, models, starts, 2)
+    known, found = rng.uniform(-1, 1, (2, *shape)).astype(np.float32)
+    positions = rng.uniform(0, 1, starts).astype(np.float32)
     low, high = np.array(task.action_low), np.array(task.action_high)
-    actions = rng.uniform(low, high, (horizon, models, starts, 2)).astype(np.float32)
-    frame = measure(log.observations)
-    network = init_network(jax.random.key(1), (6, 4, 2))
-    imagined = Imagined(jnp.asarray(frames), jnp.asarray(actions), jnp.zeros((3, 2, 4)))
-    found = dial_loss.behaviour_distances(imagined, network, frame, task, discount)
+    strayed = np.zeros(shape[:-1], np.float32)
     expected = np.zeros(starts)
-    for time in range(horizon):
-        for model in range(models):
-            for start in range(starts):
-                window = frames[[time + 1, time], model, start]
-                known = np.asarray(behaviour_action(network, frame, jnp.asarray(window)))
-                box = (actions[time, model, start] - (low + high) / 2) / ((high - low) / 2)
-                size = np.sum((box - known) ** 2)
-                expected[start] += discount**time * size / horizon / models
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    for time, model, start in np.ndindex(*shape[:-1]):
+        at = (time, model, start)
+        action, strayed[at] = dial_loss.between(
+            jnp.asarray(known[at]), jnp.asarray(found[at]), jnp.asarray(positions[start]), task
+        )
+        box = (np.asarray(action) - (low + high) / 2) / ((high - low) / 2)
+        meant = (1 - positions[start]) * known[at] + positions[start] * found[at]
+        np.testing.assert_allclose(box, meant, atol=1e-5)
+        expected[start] += discount**time * np.sum((box - known[at]) ** 2) / horizon / models
+    mean = dial_loss.mean_strayed(jnp.asarray(strayed), discount)
+    np.testing.assert_allclose(mean, expected, rtol=1e-4)

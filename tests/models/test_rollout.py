@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moose.models.rollout import imagine, states_of
+from moose.models.rollout import imagine, imagine_each, states_of
 from toys import assert_close
 
 STARTS = np.random.default_rng(0).normal(size=(5, 3, 2)).astype(np.float32)  # [N, F, n]
@@ -119,3 +119,20 @@ def test_a_start_does_not_depend_on_its_neighbours():
     together = imagine(policy, RecurrentModel(), MEMBERS, STARTS, HORIZON)
     alone = imagine(policy, RecurrentModel(), MEMBERS, STARTS[3:4], HORIZON)
     np.testing.assert_allclose(alone.frames[:, :, 0], together.frames[:, :, 3], rtol=1e-5)
+
+
+def test_what_a_policy_notes_is_given_back_by_step_model_and_start():
+    settings = jnp.arange(len(STARTS), dtype=jnp.float32)
+
+    def noting(window, setting):
+        action = policy(window)
+        return action, {"seen": window[0] * setting, "action": action}
+
+    imagined, notes = imagine_each(
+        noting, RecurrentModel(), MEMBERS, STARTS, settings, HORIZON, is_rematerialised=True
+    )
+    np.testing.assert_array_equal(notes["action"], imagined.actions)
+    newest = states_of(imagined, 1)[..., 0, :]
+    np.testing.assert_allclose(notes["seen"], newest * settings[:, None], rtol=1e-6)
+    plain = imagine(policy, RecurrentModel(), MEMBERS, STARTS, HORIZON)
+    np.testing.assert_allclose(imagined.rewards, plain.rewards, rtol=1e-5)

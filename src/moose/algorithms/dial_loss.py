@@ -24,7 +24,7 @@ from moose.models.behaviour import behaviour_action
 from moose.models.ensembles import AnyReadyMembers, AnyScales, make_model
 from moose.models.networks import Dense, Network, apply_network, init_network
 from moose.models.recurrent import given_columns
-from moose.models.rollout import Imagined, imagine_each, states_of
+from moose.models.rollout import imagine_each
 from moose.models.situations import Situations, SituationSettings, distances
 from moose.models.supervised import TransitionTable, windows_of
 from moose.models.support import Autoencoder, SupportScales, SupportSettings, frames_seen
@@ -169,12 +169,12 @@ def policy_loss(
     """
     task, search, discount = problem.task, problem.search, problem.discount
 
-    def choose(window: jax.Array, position: jax.Array) -> jax.Array:
+    def choose(window: jax.Array, position: jax.Array) -> tuple[jax.Array, jax.Array]:
         known = behaviour_action(knowledge.behaviour, given.frame, window)
         found = found_action(network, given.known, window, problem.columns, position)
-        return from_box(known + position * (found - known), task)
+        return between(known, found, position, task)
 
-    imagined = imagine_each(
+    imagined, strayed = imagine_each(
         choose,
         make_model(task, given.scales),
         knowledge.members,
@@ -188,8 +188,7 @@ def policy_loss(
     returns = pessimistic_return(discounted_return(believed, discount), search.pessimism)
     penalty = jnp.zeros_like(returns)
     if search.behaviour_weight:
-        strayed = behaviour_distances(imagined, knowledge.behaviour, given.frame, task, discount)
-        penalty = penalty + search.behaviour_weight * strayed
+        penalty = penalty + search.behaviour_weight * mean_strayed(strayed, discount)
     if search.support_weight:
         errors = support_penalties(
             imagined,
@@ -237,20 +236,21 @@ def found_action(
     return jnp.tanh(apply_network(network, jnp.concatenate([seen, position[None]])))
 
 
-def behaviour_distances(
-    imagined: Imagined, behaviour: Network, scale: Statistics, task: Task, discount: float
-) -> jax.Array:
-    """C = mean_t γᵗ ‖π − b‖² of the trajectories of each start state, mean over models: [N]."""
+def between(
+    known: jax.Array, found: jax.Array, position: jax.Array, task: Task
+) -> tuple[jax.Array, jax.Array]:
+    """π between b and μ, all in the box, as a raw action; and ‖π − b‖² in the box."""
+    change = position * (found - known)
+    return from_box(known + change, task), jnp.sum(change**2)
 
-    def at_step(step: tuple[jax.Array, jax.Array]) -> jax.Array:
-        windows, actions = step
-        known = jax.vmap(jax.vmap(lambda window: behaviour_action(behaviour, scale, window)))(
-            windows
-        )
-        chosen = jax.vmap(jax.vmap(lambda action: to_box(action, task)))(actions)
-        return jnp.sum((chosen - known) ** 2, axis=-1)
 
-    strayed: jax.Array = jax.lax.map(at_step, (states_of(imagined, task.history), imagined.actions))
+def mean_strayed(strayed: jax.Array, discount: float) -> jax.Array:
+    """C = mean_t γᵗ ‖π − b‖² of the trajectories of each start state, mean over models: [N].
+
+    Args:
+        strayed: ‖π − b‖² at every step, [H, K, N].
+        discount: γ
+    """
     return jnp.mean(discounted_return(strayed, discount), axis=0) / len(strayed)
 
 
