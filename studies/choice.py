@@ -98,15 +98,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, help="cache folder (default: the user's own)")
     parser.add_argument("--set", action="append", default=[], help="a setting of moose tune")
     chosen = parser.parse_args(arguments)
+    if not chosen.grid.is_dir():
+        parser.error(f"there is no folder {chosen.grid}; give that of a grid, such as runs/dial")
     settings = tune_settings(chosen.set)
     progress = make_progress(sys.stderr)
     chosen.results.mkdir(parents=True, exist_ok=True)
     file = chosen.results / "runs.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    found = {run["digest"]: run for run in known}
+    found = {(run["data"], run["seed"]): run for run in known}
     for folder in finished_runs(chosen.grid):
-        if folder.name not in found:
-            found[folder.name] = describe_run(folder, settings, chosen.cache, progress)
+        request = read_run(folder).request
+        place = (request.data, request.seed)
+        # A run with other settings than this grid's, of an earlier version, gives way.
+        if place not in found or found[place]["digest"] != folder.name:
+            found[place] = describe_run(folder, settings, chosen.cache, progress)
             write_lines(file, sorted(found.values(), key=lambda run: (run["data"], run["seed"])))
     if not found:
         sys.exit(f"there is no finished run of LION in {chosen.grid}")

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -252,6 +253,40 @@ def test_the_choice_study_writes_its_tables_and_tunes_nothing_twice(tmp_path, ca
     (tmp_path / "runs.jsonl").unlink()
     with pytest.raises(SystemExit, match="no finished run of LION"):
         choice.main(["--grid", str(tmp_path), "--results", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        choice.main(["--grid", str(tmp_path / "typo"), "--results", str(tmp_path / "new")])
+    assert "there is no folder" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_choice_study_puts_a_run_in_the_place_of_an_older_one(tmp_path, monkeypatch):
+    choice = study("choice")
+    older, kept, newer = (
+        made_up_run("ib/bad-0.6", seed, 0.5, (-90.0, tail, -66.0), (-90.0, -60.0, -50.0))
+        | {"digest": digest}
+        for seed, tail, digest in ((1, -63.0, "old"), (2, -62.0, "same"), (1, -61.0, "new"))
+    )
+    choice.write_lines(tmp_path / "runs.jsonl", [older, kept])
+    monkeypatch.setattr(choice, "finished_runs", lambda grid: [grid / "new", grid / "same"])
+    monkeypatch.setattr(
+        choice,
+        "read_run",
+        lambda folder: SimpleNamespace(
+            request=SimpleNamespace(data="ib/bad-0.6", seed=1 if folder.name == "new" else 2)
+        ),
+    )
+    described = []
+    monkeypatch.setattr(
+        choice, "describe_run", lambda folder, *_: described.append(folder.name) or newer
+    )
+    monkeypatch.setattr(
+        choice, "describe_data", lambda *_, **__: {"hold": [-65.0] * 20, "batch": {"mean": -91.0}}
+    )
+    choice.main(["--grid", str(tmp_path), "--results", str(tmp_path)])
+    assert described == ["new"]
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert [line["digest"] for line in lines] == ["new", "same"]
+    assert "| bad-0.6 \\* |" in (tmp_path / "section.md").read_text()
 
 
 def test_the_choice_study_says_how_far_its_goals_were_reached():

@@ -14,7 +14,6 @@ import pytest
 from moose.errors import RunError
 from moose.training import (
     chunk_size,
-    falling_rate,
     init_optimiser,
     key_numbers,
     per_seed,
@@ -282,13 +281,3 @@ def test_an_optimiser_has_a_state_for_each_seed():
 
 def test_seeds_differ():
     assert differ(run(seed=0.5), run(seed=1.5))
-
-
-@pytest.mark.parametrize("last_share", [0.0, 0.25, 1.0])
-def test_a_falling_rate_ends_at_its_last_share_and_stays_there(last_share):
-    rate = falling_rate(0.8, 10, last_share)
-    rates = np.array([rate(jnp.asarray(step)) for step in range(13)])
-    assert rates[0] == pytest.approx(0.8)
-    assert rates[5] == pytest.approx(0.4 * (1 + last_share))
-    np.testing.assert_allclose(rates[10:], 0.8 * last_share, atol=1e-7)
-    assert (np.diff(rates) <= 1e-7).all()

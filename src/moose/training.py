@@ -183,15 +183,12 @@ def descend(
     return Learner(optax.apply_updates(learner.params, changes), optimiser_state), metrics
 
 
-def falling_rate(
-    first: float, total: int, last_share: float = 0.0
-) -> Callable[[jax.Array], jax.Array]:
-    """A step size that falls along a cosine in ``total`` steps, from ``first`` to a share of it."""
-    last = first * last_share
+def falling_rate(first: float, total: int) -> Callable[[jax.Array], jax.Array]:
+    """A step size that falls from ``first`` to 0 along a cosine in ``total`` steps."""
 
     def rate(step: jax.Array) -> jax.Array:
         share = jnp.minimum(step.astype(jnp.float32) / total, 1.0)
-        return last + 0.5 * (first - last) * (1.0 + jnp.cos(jnp.pi * share))
+        return 0.5 * first * (1.0 + jnp.cos(jnp.pi * share))
 
     return rate
 

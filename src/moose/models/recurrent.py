@@ -69,9 +69,7 @@ class RecurrentSettings(Settings):
     batch_size: int = Field(default=64, ge=1)
     """Free runs of a gradient step, for each member."""
     learning_rate: float = Field(default=8e-3, gt=0)
-    """First step size of Adam, which falls along a cosine."""
-    last_rate: float = Field(default=0.0, ge=0, le=1)
-    """Share of the first step size to which it falls."""
+    """First step size of Adam, from which it falls to 0 along a cosine."""
     gradient_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a member's gradient."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
@@ -79,10 +77,7 @@ class RecurrentSettings(Settings):
     held_out_runs: int = Field(default=512, ge=1)
     """Free runs of a validation."""
     rounds: int = Field(default=30, ge=1)
-    """How often, evenly spread, members are validated."""
-    slack: float = Field(default=0.0, ge=0)
-    """Each member keeps its earliest weights whose validation error is at most this share above
-    the least."""
+    """How often, evenly spread, members are validated; each keeps its best weights."""
 
 
 class RecurrentScales(NamedTuple):

@@ -2,7 +2,7 @@
 
 The loss is the squared error of a free run of many steps along logged actions, and a share of the
 one-step errors in the warm-up. Members are validated on episodes set apart, and each keeps the
-weights that ran best there, or the earliest that ran hardly worse.
+weights that ran best there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from moose.training import (
     Metrics,
     Update,
     falling_rate,
-    for_each_seed,
     repeat_update,
     split_keys,
 )
@@ -70,10 +69,9 @@ class _Inputs(NamedTuple):
 class _State(NamedTuple):
     members: RecurrentMembers
     optimiser: optax.OptState
-    rounds: RecurrentMembers
-    """[R, K, ...] the members after each round"""
-    errors: jax.Array
-    """[R, K] their validation errors; infinite for rounds to come"""
+    best: RecurrentMembers
+    least: jax.Array
+    """[K] the least validation error of each member so far"""
 
 
 def fit_recurrent(
@@ -109,42 +107,30 @@ def fit_recurrent(
     runs = jax.jit(lambda steps: _runs_at(other, steps, task.history, horizon))(chosen)
     is_seeded = bool(key.ndim)
     per_round = -(-settings.updates // settings.rounds)
-    num_rounds = -(-settings.updates // per_round)
     optimiser = optax.chain(
         optax.clip_by_global_norm(settings.gradient_clip),
-        optax.adam(falling_rate(settings.learning_rate, settings.updates, settings.last_rate)),
+        optax.adam(falling_rate(settings.learning_rate, settings.updates)),
     )
     init = jax.vmap(optimiser.init)
     seeds = (len(key),) if is_seeded else ()
-
-    def room_for(leaf: jax.Array) -> jax.Array:
-        return on_device(
-            np.zeros((*seeds, num_rounds, *leaf.shape[len(seeds) :]), np.asarray(leaf).dtype)
-        )
-
     state = repeat_update(
         "models",
         _make_round(task, settings, optimiser, num_members, horizon, per_round),
         _State(
             untrained.members,
             jax.jit(jax.vmap(init) if is_seeded else init)(untrained.members),
-            jax.tree.map(room_for, untrained.members),
-            on_device(np.full((*seeds, num_rounds, num_members), np.inf, np.float32)),
+            untrained.members,
+            on_device(np.full((*seeds, num_members), np.inf, np.float32)),
         ),
         train_key,
         _Inputs(log, runs, untrained.scales),
-        total=num_rounds,
+        total=-(-settings.updates // per_round),
         chunk=1,
         is_seeded=is_seeded,
         progress=progress,
         journal=journal,
     )
-
-    def keep(state: _State) -> RecurrentMembers:
-        return _kept(state, settings.slack)
-
-    kept = jax.jit(for_each_seed(keep, is_seeded=is_seeded))(state)
-    return untrained._replace(members=kept)
+    return untrained._replace(members=state.best)
 
 
 def _make_round(
@@ -189,25 +175,20 @@ def _make_round(
         steps = number * per_round + jnp.arange(per_round)
         (members, optimisers), losses = jax.lax.scan(step, (state.members, state.optimiser), steps)
         errors = jax.vmap(validate, (0, None))(members, inputs)
-        rounds = jax.tree.map(lambda kept, new: kept.at[number].set(new), state.rounds, members)
-        known = state.errors.at[number].set(errors)
-        return _State(members, optimisers, rounds, known), {
+        is_better = errors < state.least
+        best = jax.tree.map(
+            lambda new, old: jnp.where(is_better.reshape(-1, *(1,) * (new.ndim - 1)), new, old),
+            members,
+            state.best,
+        )
+        least = jnp.minimum(errors, state.least)
+        return _State(members, optimisers, best, least), {
             "loss": jnp.mean(losses),
             "validation": jnp.mean(errors),
-            "best_validation": jnp.mean(jnp.min(known, axis=0)),
+            "best_validation": jnp.mean(least),
         }
 
     return run_round
-
-
-def _kept(state: _State, slack: float) -> RecurrentMembers:
-    """Each member as it was after the first round that was hardly worse than its best."""
-    limits = (1.0 + slack) * jnp.min(state.errors, axis=0)
-    first = jnp.argmax(state.errors <= limits, axis=0)
-    members: RecurrentMembers = jax.tree.map(
-        lambda kept: kept[first, jnp.arange(len(first))], state.rounds
-    )
-    return members
 
 
 def _squared_errors(
