@@ -17,6 +17,7 @@ from moose.models.recurrent import (
     Cells,
     RecurrentMembers,
     RecurrentModel,
+    init_member,
     measure_recurrent_scales,
     num_inputs,
     probe_physics,
@@ -42,6 +43,7 @@ from toys import (
 )
 
 UNITS, COLUMNS = TINY.units, [1, 0]
+DELAYS, FEATURES = TINY.delays, TINY.features
 
 
 def push_physics_numpy(frame, action, predicted):
@@ -82,6 +84,8 @@ def random_cells(rng, count, inputs, size=0.7):
         "head": (UNITS,),
         "head_bias": (),
         "first": (UNITS,),
+        "line": (DELAYS, 1, FEATURES),
+        "line_bias": (FEATURES,),
     }
     apart = [
         {name: size * rng.normal(size=shape) for name, shape in shapes.items()}
@@ -100,6 +104,8 @@ def random_cells(rng, count, inputs, size=0.7):
         head=np.stack([one["head"] for one in apart]),
         head_bias=np.stack([one["head_bias"] for one in apart]),
         first=np.stack([one["first"] for one in apart]),
+        line=np.stack([one["line"] for one in apart]),
+        line_bias=np.stack([one["line_bias"] for one in apart]),
     )
     return cells, apart
 
@@ -124,13 +130,22 @@ def test_cells_are_their_equations():
 # Runs of a member
 
 
-def inputs_numpy(scales, sees_all, frame, last, actions):
-    """Of each cell: the lever, the actions that are not shown, its own last value or all."""
+def lever_numpy(scales, frame):
+    return (frame[2] - scales.frame.mean[2]) / scales.frame.deviation[2]
+
+
+def inputs_numpy(apart, scales, sees_all, levers, last, actions):
+    """Of each cell: lever, hidden actions, its own last value or all, what it makes of levers."""
     frame_scale = scales.frame
-    lever = (frame[2] - frame_scale.mean[2]) / frame_scale.deviation[2]
     values = (last - frame_scale.mean[COLUMNS]) / frame_scale.deviation[COLUMNS]
     own = [values, values] if sees_all else values[:, None]
-    return [np.concatenate([[lever], actions, value]) for value in own]
+    newest_first = levers[::-1] + DELAYS * levers[:1]  # the oldest stands for those before
+    line = np.array(newest_first[:DELAYS])
+    made = [np.tanh(line @ cell["line"][:, 0] + cell["line_bias"]) for cell in apart]
+    return [
+        np.concatenate([levers[-1:], actions, value, features])
+        for value, features in zip(own, made, strict=True)
+    ]
 
 
 def run_numpy(apart, task, scales, physics, is_unshown, sees_all, window, actions):
@@ -145,21 +160,22 @@ def run_numpy(apart, task, scales, physics, is_unshown, sees_all, window, action
         pairs = [cell_numpy(*one) for one in zip(apart, states, inputs, strict=True)]
         return [state for state, _ in pairs], np.array([change for _, change in pairs])
 
-    has_begun = False
+    has_begun, levers = False, [lever_numpy(scales, window[-1])]
     for before, after in itertools.pairwise(window[::-1]):
+        levers.append(lever_numpy(scales, after))
         has_begun = has_begun or not np.array_equal(before, after)
         if not has_begun:
             warm_up.append(np.zeros(2))
             continue
-        inputs = inputs_numpy(scales, sees_all, after, before[COLUMNS], np.zeros(2))
+        inputs = inputs_numpy(apart, scales, sees_all, levers, before[COLUMNS], np.zeros(2))
         states, change = advance(states, inputs)
         warm_up.append(change - (after - before)[COLUMNS] / deviation)
     frame, num_clipped = window[0], 0
     for action in actions:
         last = frame[COLUMNS]
         box = 2.0 * (action - low) / (high - low) - 1.0
-        given = physics(frame, action, np.full(2, np.nan))
-        inputs = inputs_numpy(scales, sees_all, given, last, box * is_unshown)
+        levers.append(lever_numpy(scales, physics(frame, action, np.full(2, np.nan))))
+        inputs = inputs_numpy(apart, scales, sees_all, levers, last, box * is_unshown)
         states, change = advance(states, inputs)
         free = last + change * deviation
         predicted = np.clip(free, scales.predicted.minimum, scales.predicted.maximum)
@@ -217,6 +233,26 @@ def test_a_rollout_is_the_loop_over_window_and_steps(inputs, is_reward_known):
         ]
         np.testing.assert_allclose(imagined.rewards[:, k, i], rewards, rtol=1e-9)
     assert 0 < sum(clipped) < 4 * 5
+
+
+def test_without_delays_a_cell_sees_the_next_frame_only():
+    task = make_push_task()
+    log, plain = make_toy_log(task), TINY.model_copy(update={"delays": 0})
+    nothing_given = dataclasses.replace(
+        task,
+        physics=lambda frame, action, predicted: predicted,
+        predicted_names=task.observation_names,
+    )
+    assert num_inputs(task, plain) == num_inputs(task, TINY) - FEATURES
+    for one, settings in ((task, plain), (nothing_given, TINY)):
+        member = jax.tree.map(jnp.asarray, init_member(one, settings, jax.random.key(0)))
+        assert member.cells.line.size == member.cells.line_bias.size == 0
+        model = RecurrentModel(one, measure_recurrent_scales(log, one, settings))
+        carry = model.start(member, jnp.asarray(log.observations[2::-1]))
+        assert carry.line.shape[0] == 0
+        after, frame = model.step(member, carry, jnp.asarray(log.actions[2]))
+        assert after.line.shape == carry.line.shape
+        assert np.isfinite(frame).all()
 
 
 def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():

@@ -74,7 +74,7 @@ TASK = make_push_task(is_reward_known=False)
 LOG = make_mixed_log(TASK)
 # Large steps, so that models get worse at times; a horizon that no episode has.
 WILD = TINY.model_copy(
-    update={"learning_rate": 0.3, "gradient_clip": 100.0, "rounds": 6, "horizon": 50}
+    update={"learning_rate": 0.5, "gradient_clip": 100.0, "rounds": 6, "horizon": 50}
 )
 
 

@@ -61,7 +61,7 @@ class SearchSettings(Settings):
     """w_b: weight of the distance from the behaviour's actions."""
     support_weight: float = Field(default=0.0, ge=0)
     """w_p: weight of MOOSE's support penalty."""
-    start_states: int = Field(default=100, ge=1)
+    start_states: int = Field(default=50, ge=1)
     """N: start states of an update."""
     first_share: float = Field(default=0.5, ge=0, le=1)
     """Share of them that are an episode's first."""

@@ -1,11 +1,13 @@
 """An ensemble of recurrent dynamics models, which run freely.
 
 Each member has one gated recurrent cell for every signal that the task does not know. A cell sees
-the signals that physics gives for the next frame, the last value of its own signal (or of all that
-are predicted), and actions whose effect physics does not show; it predicts its signal's change. It
+the signals that physics gives for the next frame, what it makes of them in the frames before (a
+plant's answer may come many steps late), the last value of its own signal (or of all that are
+predicted), and actions whose effect physics does not show; it predicts its signal's change. It
 warms up along the history window, from the episode's first frame on, and then runs on its own
 predictions, in training as in use:
 
+    x = (u₀, y, a, tanh(A u + e))            (u = u₀ … u₋₍D₋₁₎: a delay line)
     g_r, g_z, g_x, g_h = W (x, h) + b        (g_x sees x only, g_h sees h only)
     r, z = sigmoid(g_r), sigmoid(g_z)
     h ← n + z (h − n),   n = tanh(g_x + r g_h)
@@ -15,10 +17,14 @@ How they are trained is in :mod:`moose.models.recurrent_fit`.
 
 =====  ======================================================
 x      inputs of a cell, standardised
+u      signals that physics gives, of the next frame and of those before it
+a      actions that no such signal shows
 h      its state, U numbers
 y      its signal
 C      cells of a member: signals to predict
 I      inputs of a cell
+G      signals that physics gives
+D, J   frames of a delay line, and numbers that a cell makes of them
 =====  ======================================================
 """
 
@@ -56,6 +62,10 @@ class RecurrentSettings(Settings):
     """U: numbers in the state of a cell."""
     inputs: Literal["own", "all"] = "own"
     """Whether a cell sees the last value of its own signal, or of all predicted signals."""
+    delays: int = Field(default=12, ge=0)
+    """D: of so many frames a cell sees at once what physics gives, a delay line; 0 for none."""
+    features: int = Field(default=16, ge=1)
+    """J: numbers that a cell makes of its delay line."""
     reward_hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of the reward's model, where the task does not know it."""
     horizon: int = Field(default=50, ge=1)
@@ -108,6 +118,10 @@ class Cells(NamedTuple):
     """[C]"""
     first: jax.Array
     """[C, U]: the state at the beginning of an episode; in the middle of one it begins with 0"""
+    line: jax.Array
+    """[C, D, G, J]: of the delay line, the next frame first"""
+    line_bias: jax.Array
+    """[C, J]"""
 
 
 class RecurrentMembers(NamedTuple):
@@ -132,6 +146,8 @@ class Memory(NamedTuple):
     """[C, U]"""
     frame: jax.Array
     """[n] the newest frame, raw"""
+    line: jax.Array
+    """[D, G] what physics gave in the newest frames, standardised, the newest first"""
 
 
 def init_recurrent(
@@ -152,6 +168,7 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
     """An untrained member."""
     cells, units, inputs = len(task.predicted), settings.units, num_inputs(task, settings)
     weight_key, head_key, reward_key = jax.random.split(key, 3)
+    given, features = len(given_columns(task)), num_features(task, settings)
     # As a network's layer, which is drawn without being compiled for every shape.
     (layer,) = init_network(weight_key, (inputs + units, cells * 4 * units))
     weight = np.moveaxis(np.asarray(layer.weight).reshape(inputs + units, cells, 4, units), 0, 1)
@@ -159,6 +176,11 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
     weight[:, inputs:, 2] = 0.0
     weight[:, :inputs, 3] = 0.0
     (head,) = init_network(head_key, (units, cells))
+    delays = settings.delays if features else 0
+    (line,) = init_network(
+        jax.random.fold_in(weight_key, 1), (max(delays * given, 1), cells * settings.features)
+    )
+    line_weight = np.asarray(line.weight)[: delays * given, : cells * features]
     sizes = (2 * len(task.observation_names) + len(task.action_names), *settings.reward_hidden, 1)
     return RecurrentMembers(
         Cells(
@@ -167,6 +189,8 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
             head=on_device(_HEAD_SIZE * np.asarray(head.weight).T),
             head_bias=on_device(np.zeros(cells, np.float32)),
             first=on_device(np.zeros((cells, units), np.float32)),
+            line=on_device(np.moveaxis(line_weight.reshape(delays, given, cells, features), 2, 0)),
+            line_bias=on_device(np.zeros((cells, features), np.float32)),
         ),
         init_network(reward_key, sizes) if task.reward is None else None,
     )
@@ -175,7 +199,13 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
 def num_inputs(task: Task, settings: RecurrentSettings) -> int:
     """I: the numbers that a cell sees."""
     values = 1 if settings.inputs == "own" else len(task.predicted)
-    return len(given_columns(task)) + values + len(task.action_names)
+    shared = len(given_columns(task)) + len(task.action_names)
+    return shared + values + num_features(task, settings)
+
+
+def num_features(task: Task, settings: RecurrentSettings) -> int:
+    """J, or 0 where there is nothing to be delayed."""
+    return settings.features if settings.delays and given_columns(task) else 0
 
 
 def given_columns(task: Task) -> tuple[int, ...]:
@@ -259,8 +289,8 @@ class RecurrentModel:
 
     def start(self, member: RecurrentMembers, window: jax.Array) -> Memory:
         """The carry after having seen ``window [F, n]``."""
-        states, _ = self._warm_up(member, window)
-        return Memory(states, window[0])
+        memory, _ = self._warm_up(member, window)
+        return memory
 
     def step(
         self, member: RecurrentMembers, carry: Memory, action: jax.Array
@@ -270,11 +300,12 @@ class RecurrentModel:
         # Of this frame only those signals are looked at that do not depend on the predictions.
         given = self.task.physics(carry.frame, action, last)
         unshown = to_box(action, self.task) * self.scales.unshown
-        inputs = self._inputs(member.cells, given, last, unshown)
+        line = jnp.concatenate([self._known(given)[None], carry.line])[: len(carry.line)]
+        inputs = self._inputs(member.cells, self._known(given), last, unshown, line)
         states, change = step_cells(member.cells, carry.states, inputs)
         predicted = clip_to_range(last + change * self._deviation, self.scales.predicted)
         frame = self.task.physics(carry.frame, action, predicted)
-        return Memory(states, frame), frame
+        return Memory(states, frame, line), frame
 
     def reward(
         self, member: RecurrentMembers, window: jax.Array, action: jax.Array, frame: jax.Array
@@ -298,13 +329,13 @@ class RecurrentModel:
             Those of the free run, [H, C], and of one step each in the warm-up, [F − 1, C].
         """
         columns = jnp.asarray(self.task.predicted)
-        states, first = self._warm_up(member, segment.windows)
+        memory, first = self._warm_up(member, segment.windows)
 
         @jax.checkpoint
         def step(carry: Memory, action: jax.Array) -> tuple[Memory, jax.Array]:
             return self.step(member, carry, action)
 
-        _, frames = jax.lax.scan(step, Memory(states, segment.windows[0]), segment.actions)
+        _, frames = jax.lax.scan(step, memory, segment.actions)
         errors = (frames - segment.frames)[:, columns]
         return errors / jnp.broadcast_to(self._deviation, errors.shape), first
 
@@ -320,8 +351,8 @@ class RecurrentModel:
     def _deviation(self) -> jax.Array:
         return jnp.asarray(self.scales.frame.deviation)[jnp.asarray(self.task.predicted)]
 
-    def _warm_up(self, member: RecurrentMembers, window: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """States after the window [F, n], and the one-step errors on the way [F − 1, C].
+    def _warm_up(self, member: RecurrentMembers, window: jax.Array) -> tuple[Memory, jax.Array]:
+        """The carry after the window [F, n], and the one-step errors on the way [F − 1, C].
 
         Before an episode began its first frame is repeated. That is not a plant that was held
         still, and a cell that took it for one would believe that holding still changes nothing; so
@@ -335,10 +366,10 @@ class RecurrentModel:
 
         @jax.checkpoint
         def step(
-            states: jax.Array, pair: tuple[jax.Array, jax.Array, jax.Array]
+            states: jax.Array, pair: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
         ) -> tuple[jax.Array, jax.Array]:
-            before, after, is_awake = pair
-            inputs = self._inputs(member.cells, after, before[columns], unshown)
+            before, after, line, is_awake = pair
+            inputs = self._inputs(member.cells, self._known(after), before[columns], unshown, line)
             following, change = step_cells(member.cells, states, inputs)
             errors = change - (after - before)[columns] / self._deviation
             return (
@@ -346,23 +377,38 @@ class RecurrentModel:
                 jnp.where(is_awake, errors, jnp.zeros_like(errors)),
             )
 
+        # The line at each frame; the window's oldest stands for those before.
+        delays = member.cells.line.shape[-3]
+        ages = np.arange(len(frames))[:, None] - np.arange(delays)[None]
+        lines = jax.vmap(self._known)(frames)[np.maximum(ages, 0)]
         is_first = ~jnp.any(has_begun[:1])
         states = jnp.where(is_first, member.cells.first, jnp.zeros_like(member.cells.first))
-        return jax.lax.scan(step, states, (frames[:-1], frames[1:], has_begun))
+        states, errors = jax.lax.scan(step, states, (frames[:-1], frames[1:], lines[1:], has_begun))
+        return Memory(states, window[0], lines[-1]), errors
+
+    def _known(self, frame: jax.Array) -> jax.Array:
+        """Of a frame [n] what physics gives, standardised: [G]."""
+        columns = jnp.asarray(given_columns(self.task), jnp.int32)
+        return (standardise(frame, self.scales.frame) * self.scales.given)[columns]
 
     def _inputs(
-        self, cells: Cells, given: jax.Array, last: jax.Array, unshown: jax.Array
+        self,
+        cells: Cells,
+        known: jax.Array,
+        last: jax.Array,
+        unshown: jax.Array,
+        line: jax.Array,
     ) -> jax.Array:
-        """The inputs [C, I]: of the next frame [n] what is given, last values [C], actions [d]."""
-        columns = jnp.asarray(given_columns(self.task), jnp.int32)
+        """The inputs [C, I]: what is given [G], last values [C], actions [d], the line [D, G]."""
         mean = jnp.asarray(self.scales.frame.mean)[jnp.asarray(self.task.predicted)]
-        known = standardise(given, self.scales.frame) * self.scales.given
-        shared = jnp.concatenate([known[columns], unshown])
+        shared = jnp.concatenate([known, unshown])
         values = (last - mean) / self._deviation
         count, units = cells.head.shape
-        sees_all = cells.weight.shape[-2] - units > len(shared) + 1
+        made = jnp.tanh(jnp.einsum("dg,cdgj->cj", line, cells.line) + cells.line_bias)
+        sees_all = cells.weight.shape[-2] - units > len(shared) + 1 + made.shape[-1]
         own = jnp.broadcast_to(values, (count, count)) if sees_all else values[:, None]
-        return jnp.concatenate([jnp.broadcast_to(shared, (count, len(shared))), own], axis=1)
+        told = jnp.broadcast_to(shared, (count, len(shared)))
+        return jnp.concatenate([told, own, made], axis=1)
 
     def _reward_output(
         self, member: RecurrentMembers, frame: jax.Array, action: jax.Array, after: jax.Array
