@@ -66,6 +66,8 @@ class RecurrentSettings(Settings):
     """D: of so many frames a cell sees at once what physics gives, a delay line; 0 for none."""
     features: int = Field(default=16, ge=1)
     """J: numbers that a cell makes of its delay line."""
+    delayed_share: float = Field(default=0.5, ge=0, le=1)
+    """Share of the members that have a delay line; the others have nothing but their memory."""
     reward_hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of the reward's model, where the task does not know it."""
     horizon: int = Field(default=50, ge=1)
@@ -155,13 +157,16 @@ def init_recurrent(
 ) -> RecurrentEnsemble:
     """The ensemble before training; see :func:`moose.models.recurrent_fit.fit_recurrent`."""
     init_key, _ = split_keys(key, 2)
-    members = per_seed(
-        lambda seed: per_seed(
-            lambda one: init_member(task, settings, one), jax.random.split(seed, num_members)
-        ),
-        init_key,
-    )
-    return RecurrentEnsemble(members, measure_recurrent_scales(dataset, task, settings))
+    num_delayed = round(settings.delayed_share * num_members)
+
+    def init_members(seed: Key) -> RecurrentMembers:
+        keys = jax.random.split(seed, num_members)
+        members = [init_member(task, settings, one) for one in keys]
+        members[num_delayed:] = map(without_line, members[num_delayed:])
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+
+    scales = measure_recurrent_scales(dataset, task, settings)
+    return RecurrentEnsemble(per_seed(init_members, init_key), scales)
 
 
 def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentMembers:
@@ -194,6 +199,19 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
         ),
         init_network(reward_key, sizes) if task.reward is None else None,
     )
+
+
+def without_line(member: RecurrentMembers) -> RecurrentMembers:
+    """The member without its delay line, for good.
+
+    What is made of the line is 0, and so is what a cell makes of that: neither has a slope by which
+    training could change it.
+    """
+    cells = member.cells
+    features, units = cells.line.shape[-1], cells.head.shape[-1]
+    last = cells.weight.shape[-2] - units
+    weight = cells.weight.at[:, last - features : last].set(0.0)
+    return member._replace(cells=cells._replace(weight=weight, line=jnp.zeros_like(cells.line)))
 
 
 def num_inputs(task: Task, settings: RecurrentSettings) -> int:
