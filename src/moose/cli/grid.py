@@ -55,7 +55,11 @@ def run_command(
     attempts: Annotated[int, typer.Option(help="How often to try a failing run.", min=1)] = 3,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say how many runs, core-hours and bytes it will be."),
+        typer.Option(
+            "--dry-run",
+            help="Only say how many runs, core-hours and bytes it will be. Makes missing data sets "
+            "and takes a few steps on them, to measure costs.",
+        ),
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
