@@ -30,7 +30,7 @@ def test_the_tutorial_is_true(workplace, monkeypatch, capsys):
     _, mean, _, error = gain.split()
     assert float(mean) > 1.0
     assert float(mean) > 5 * float(error)
-    assert "verdict: deploy candidate" in printed["judge"]
+    assert "verdict: deploy candidate" in printed["report"]
     page = (workplace / "runs" / "engine" / "report.html").read_text()
     assert "deploy candidate" in page
     assert len(page) < 2_000_000
