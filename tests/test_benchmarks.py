@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runs import log
@@ -46,6 +47,10 @@ def test_both_kinds_of_models_are_fitted_and_compared(tmp_path, capsys):
         assert row[kind]["cpu_seconds"] > 0
         assert set(row[kind]["errors"]) == {"fatigue", "consumption"}
         assert set(row[kind]["errors"]["fatigue"]) == {"1", "10", "50"}
+        elsewhere = row[kind]["elsewhere"]
+        assert set(elsewhere["errors"]) == {"fatigue", "consumption"}
+        assert min(elsewhere["errors"].values()) > 0
+        assert np.isfinite([elsewhere["over_promise"], elsewhere["over_promise_deviation"]]).all()
     expected = [row[kind]["errors"]["consumption"]["50"] for kind in ("recurrent", "paper")]
     assert row["error_ratio"]["consumption"]["50"] == pytest.approx(expected[0] / expected[1])
     assert (kinds.ratio(0.0, 0.0), kinds.ratio(1.0, 0.0)) == (1.0, float("inf"))
