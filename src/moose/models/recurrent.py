@@ -163,7 +163,8 @@ def init_recurrent(
         keys = jax.random.split(seed, num_members)
         members = [init_member(task, settings, one) for one in keys]
         members[num_delayed:] = map(without_line, members[num_delayed:])
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+        stacked: RecurrentMembers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+        return stacked
 
     scales = measure_recurrent_scales(dataset, task, settings)
     return RecurrentEnsemble(per_seed(init_members, init_key), scales)
