@@ -16,7 +16,12 @@ from moose.experiments.tuning_file import TUNING, read_tuning
 from runs import give_dial, moose, undisturbed
 
 QUICKLY = (
-    *("dynamics.recurrent.units=4", "dynamics.recurrent.updates=2", "dynamics.recurrent.rounds=1"),
+    *("stacked.epochs=1", "stacked.hidden=[8]", "stacked.batch_size=50"),
+    *(
+        "recurrent.recurrent.units=4",
+        "recurrent.recurrent.updates=2",
+        "recurrent.recurrent.rounds=1",
+    ),
     *("selection.positions=3", "selection.num_starts=4", "selection.num_stretches=5"),
     *("selection.horizon=6", "selection.situations.references=50"),
 )
@@ -59,7 +64,8 @@ def test_what_was_found_is_left_in_the_run(run, tuned):
     assert advice["choice"] in {"dial", "hold"}
     assert (advice["position"] is None) == (advice["choice"] == "hold")
     assert len(content["models"]["over_promise"]) == 5
-    assert {"models, group 1", "models, group 2"} <= set(stages)
+    assert "models, group 1, stacked" in stages
+    assert "models, group 2, recurrent" in stages
 
 
 def test_it_is_measured_once_and_models_are_fitted_once(run, tuned):

@@ -1,7 +1,7 @@
 """Where to put the dial of a policy, from the log alone.
 
 The policy is imagined at every position of its dial, in models that were fitted for this purpose:
-each on a part of the log, from states of the other part. Beside it stand the two ways
+of two kinds, each on a part of the log, from states of the other part. Beside it stand the two ways
 of running the plant that need no proof: as the log did (the dial at 0) and *hold*, never changing
 anything. The better of them in the models is what a position has to beat:
 

@@ -1,9 +1,7 @@
 """The dial of a finished run, measured by its log alone: every position, and which one is advised.
 
-The models are fitted here, on other episodes, with other seeds and in another size than those of
-training, and kept in the cache: all seeds of a data set share them. They are recurrent ones, with
-delay lines and without. Stacked ones take the repeated first frame of an episode for a plant that
-was held still, and so know least of what a position has to beat: hold.
+The models are fitted here, on other episodes and with other seeds than in training, of the kind
+that training used and of the other one, and kept in the cache: all seeds of a data set share them.
 """
 
 from __future__ import annotations
@@ -67,10 +65,14 @@ class TuneSettings(GroupSettings):
 
     folds: int = 2
     """Groups of episodes; each group of models is fitted without one and measured on it."""
-    dynamics: DynamicsSettings = DynamicsSettings(
-        kind="recurrent", members=4, recurrent=RecurrentSettings(units=24, updates=900)
+    stacked: DynamicsSettings = DynamicsSettings(
+        members=2, hidden=(64, 64), epochs=15, learning_rate=1e-3
     )
-    """The models of each group."""
+    """The models of each group that see stacked frames."""
+    recurrent: DynamicsSettings = DynamicsSettings(
+        kind="recurrent", members=2, recurrent=RecurrentSettings(units=24, updates=900)
+    )
+    """The models of each group that remember; as many members as the others."""
     selection: SelectionSettings = SelectionSettings()
 
 
@@ -151,14 +153,16 @@ def _fit_witnesses(
     fits: SharedFits,
     progress: Progress,
 ) -> Iterator[DialWitness]:
-    """Models for each group of episodes."""
+    """Models of both kinds for each group of episodes."""
     task.require(partition.dataset)
     for number, (fitted, held_out) in enumerate(partition.pairs):
         part = partition.dataset.select_episodes(fitted)
         rest = partition.dataset.select_episodes(held_out)
-        key = jax.random.fold_in(key_of(settings.seed), 20 + number)
-        told = Numbered(progress, f"group {number + 1}")
-        yield DialWitness(fit_models(part, task, settings.dynamics, key, fits, told), part, rest)
+        keys = jax.random.split(jax.random.fold_in(key_of(settings.seed), 20 + number))
+        for dynamics, key in zip((settings.stacked, settings.recurrent), keys, strict=True):
+            told = Numbered(progress, f"group {number + 1}, {dynamics.kind}")
+            ensemble = fit_models(part, task, dynamics, key, fits, told)
+            yield DialWitness(ensemble, part, rest)
 
 
 def describe(
