@@ -68,10 +68,6 @@ class RecurrentSettings(Settings):
     """J: numbers that a cell makes of its delay line."""
     delayed_share: float = Field(default=0.5, ge=0, le=1)
     """Share of the members that have a delay line; the others have nothing but their memory."""
-    is_normalised: bool = False
-    """Whether what gates sum up is brought to mean 0 and deviation 1 over the cell's units."""
-    is_noise_learned: bool = False
-    """Whether cells learn how noisy their signal is, and noisy stretches count less."""
     reward_hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of the reward's model, where the task does not know it."""
     horizon: int = Field(default=50, ge=1)
@@ -128,12 +124,6 @@ class Cells(NamedTuple):
     """[C, D, G, J]: of the delay line, the next frame first"""
     line_bias: jax.Array
     """[C, J]"""
-    gain: jax.Array
-    """[C, 4 U] of normalised gates; [C, 0] where they are not"""
-    noise: jax.Array
-    """[C, U] and its bias, of the logarithm of the noise's deviation; [C, 0] if not learned"""
-    noise_bias: jax.Array
-    """[C]"""
 
 
 class RecurrentMembers(NamedTuple):
@@ -207,9 +197,6 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
             first=on_device(np.zeros((cells, units), np.float32)),
             line=on_device(np.moveaxis(line_weight.reshape(delays, given, cells, features), 2, 0)),
             line_bias=on_device(np.zeros((cells, features), np.float32)),
-            gain=on_device(np.ones((cells, 4 * units * settings.is_normalised), np.float32)),
-            noise=on_device(np.zeros((cells, units * settings.is_noise_learned), np.float32)),
-            noise_bias=on_device(np.zeros(cells, np.float32)),
         ),
         init_network(reward_key, sizes) if task.reward is None else None,
     )
@@ -350,7 +337,7 @@ class RecurrentModel:
 
     def run_errors(
         self, member: RecurrentMembers, segment: Segments
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array]:
         """Errors along one stretch of a log, in deviations.
 
         Args:
@@ -358,24 +345,18 @@ class RecurrentModel:
             segment: The stretch, without its axis N.
 
         Returns:
-            Those of the free run, [H, C], of one step each in the warm-up, [F − 1, C], and the
-            logarithms of the deviations that the free run expects, [H, C].
+            Those of the free run, [H, C], and of one step each in the warm-up, [F − 1, C].
         """
         columns = jnp.asarray(self.task.predicted)
         memory, first = self._warm_up(member, segment.windows)
 
         @jax.checkpoint
-        def step(carry: Memory, action: jax.Array) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
-            carry, frame = self.step(member, carry, action)
-            cells = member.cells
-            expected = jnp.zeros_like(cells.noise_bias)
-            if cells.noise.size:
-                expected = jnp.sum(carry.states * cells.noise, axis=-1) + cells.noise_bias
-            return carry, (frame, jnp.clip(expected, -5.0, 3.0))
+        def step(carry: Memory, action: jax.Array) -> tuple[Memory, jax.Array]:
+            return self.step(member, carry, action)
 
-        _, (frames, expected) = jax.lax.scan(step, memory, segment.actions)
+        _, frames = jax.lax.scan(step, memory, segment.actions)
         errors = (frames - segment.frames)[:, columns]
-        return errors / jnp.broadcast_to(self._deviation, errors.shape), first, expected
+        return errors / jnp.broadcast_to(self._deviation, errors.shape), first
 
     def reward_errors(self, member: RecurrentMembers, segment: Segments) -> jax.Array:
         """Errors of a learned reward along one stretch of a log, [H], standardised."""
@@ -461,20 +442,9 @@ def step_cells(cells: Cells, states: jax.Array, inputs: jax.Array) -> tuple[jax.
     """Next states [C, U] and predicted changes [C], for states [C, U] and inputs [C, I]."""
     units = states.shape[-1]
     joined = jnp.concatenate([inputs, states], axis=-1)
-    gates = jnp.einsum("ci,cij->cj", joined, cells.weight)
-    if cells.gain.size:
-        gates = cells.gain * _normalised(gates, units)
-    gates = gates + cells.bias
+    gates = jnp.einsum("ci,cij->cj", joined, cells.weight) + cells.bias
     reset_update = jax.nn.sigmoid(gates[:, : 2 * units])
     reset, update = reset_update[:, :units], reset_update[:, units:]
     candidate = jnp.tanh(gates[:, 2 * units : 3 * units] + reset * gates[:, 3 * units :])
     states = candidate + update * (states - candidate)
     return states, jnp.sum(states * cells.head, axis=-1) + cells.head_bias
-
-
-def _normalised(gates: jax.Array, units: int) -> jax.Array:
-    """Each of the four parts [C, 4 U] with mean 0 and deviation 1 over its units."""
-    parts = gates.reshape(len(gates), 4, units)
-    parts = parts - jnp.mean(parts, axis=-1, keepdims=True)
-    deviation = jnp.sqrt(jnp.mean(parts**2, axis=-1, keepdims=True) + 1e-5)
-    return (parts / deviation).reshape(gates.shape)
