@@ -12,7 +12,7 @@ from moose.data.normalize import measure
 from moose.models.actor import DialActor, act_at
 from moose.models.behaviour import behaviour_action
 from moose.models.networks import apply_network, init_network
-from moose.models.recurrent import physical_scale
+from moose.models.recurrent_scales import physical_scale
 from toys import make_toy_log, make_toy_task
 
 

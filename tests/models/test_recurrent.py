@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moose.data.normalize import measure
 from moose.models import recurrent_fit
 from moose.models.networks import Dense
 from moose.models.recurrent import (
@@ -18,24 +17,20 @@ from moose.models.recurrent import (
     RecurrentMembers,
     RecurrentModel,
     init_member,
-    measure_recurrent_scales,
     num_inputs,
-    probe_physics,
     step_cells,
 )
+from moose.models.recurrent_scales import measure_recurrent_scales
 from moose.models.rollout import follow
 from moose.models.supervised import make_table, segments_of
 from toys import (
     LEVER_BOUND,
     PUSH,
-    altered,
     apply_numpy,
     assert_same_bits,
     differ,
     make_push_task,
     make_toy_log,
-    make_toy_task,
-    push_physics,
     toy_reward_numpy,
 )
 from toys import (
@@ -201,7 +196,8 @@ def test_a_rollout_is_the_loop_over_window_and_steps(inputs, is_reward_known):
     settings, rng = TINY.model_copy(update={"inputs": inputs}), np.random.default_rng(1)
     log = make_toy_log(task)
     scales = jax.tree.map(
-        lambda leaf: np.asarray(leaf, np.float64), measure_recurrent_scales(log, task, settings)
+        lambda leaf: np.asarray(leaf, np.float64),
+        measure_recurrent_scales(log, task, settings.early_share),
     )
     drawn = [random_cells(rng, 2, num_inputs(task, settings), size=1.0) for _ in range(2)]
     networks = [random_network(rng) for _ in range(2)]
@@ -247,7 +243,7 @@ def test_without_delays_a_cell_sees_the_next_frame_only():
     for one, settings in ((task, plain), (nothing_given, TINY)):
         member = jax.tree.map(jnp.asarray, init_member(one, settings, jax.random.key(0)))
         assert member.cells.line.size == member.cells.line_bias.size == 0
-        model = RecurrentModel(one, measure_recurrent_scales(log, one, settings))
+        model = RecurrentModel(one, measure_recurrent_scales(log, one, settings.early_share))
         carry = model.start(member, jnp.asarray(log.observations[2::-1]))
         assert carry.line.shape[0] == 0
         after, frame = model.step(member, carry, jnp.asarray(log.actions[2]))
@@ -260,7 +256,7 @@ def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():
     log = make_toy_log(task)
     cells, _ = random_cells(rng, 2, num_inputs(task, TINY))
     member = jax.tree.map(jnp.float32, RecurrentMembers(cells, None))
-    model = RecurrentModel(task, measure_recurrent_scales(log, task, TINY))
+    model = RecurrentModel(task, measure_recurrent_scales(log, task, TINY.early_share))
     frames = jnp.asarray(log.observations[:3])
     begun, older = (frames[jnp.asarray(rows)] for rows in ([0, 0, 0], [1, 0, 0, 0]))
     np.testing.assert_array_equal(model.start(member, begun).states, member.cells.first)
@@ -282,7 +278,7 @@ def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():
 def test_errors_count_what_is_known_only():
     task, rng = make_push_task(is_reward_known=False), np.random.default_rng(2)
     log = make_toy_log(task, episodes=2, steps=8, unfinished=(1,))
-    scales = measure_recurrent_scales(log, task, TINY)
+    scales = measure_recurrent_scales(log, task, TINY.early_share)
     cells, apart = random_cells(rng, 2, num_inputs(task, TINY), size=0.3)
     network = random_network(rng)
     member = jax.tree.map(jnp.float32, RecurrentMembers(cells, network))
@@ -320,35 +316,10 @@ def test_errors_count_what_is_known_only():
 # What is seen
 
 
-def test_physics_is_tried_for_what_it_gives_and_shows():
-    frames = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-
-    def probed(physics, predicted=("y", "x")):
-        task = dataclasses.replace(make_toy_task(), physics=physics, predicted_names=predicted)
-        return [part.tolist() for part in probe_physics(frames, task)]
-
-    assert probed(make_toy_task().physics) == [[0, 0, 1], [0, 0]]
-    assert probed(push_physics) == [[0, 0, 1], [0, 1]]
-    # An action that shows at the end of its range only, and hardly ever.
-    assert probed(
-        lambda frame, action, predicted: jnp.stack(
-            [predicted[1], predicted[0], jnp.minimum(frame[2], 0.0) + jnp.floor(action[1] / 1.5)]
-        )
-    ) == [[0, 0, 1], [1, 0]]
-    # What follows from a prediction is not known before, and shows nothing that is.
-    assert probed(
-        lambda frame, action, predicted: jnp.stack(
-            [predicted[1], predicted[0], predicted[0] - action[0]]
-        )
-    ) == [[0, 0, 0], [1, 1]]
-    nothing_known = probed(lambda frame, action, predicted: predicted, ("x", "y", "lever"))
-    assert nothing_known == [[0, 0, 0], [1, 1]]
-
-
 def test_a_shown_action_acts_through_physics_alone():
     task, rng = make_push_task(), np.random.default_rng(3)
     log = make_toy_log(task)
-    scales = measure_recurrent_scales(log, task, TINY)
+    scales = measure_recurrent_scales(log, task, TINY.early_share)
     cells, _ = random_cells(rng, 2, num_inputs(task, TINY))
     member = RecurrentMembers(jax.tree.map(jnp.float32, cells), None)
     model = RecurrentModel(task, scales)
@@ -363,19 +334,3 @@ def test_a_shown_action_acts_through_physics_alone():
     assert_same_bits(predicted(window, np.float32([2.0, 1.0])), usual)
     assert differ(predicted(window, np.float32([0.5, 1.4])), usual)
     assert differ(predicted(window, np.float32([-0.5, 1.0])), usual)  # the lever moves
-
-
-def test_a_physical_range_is_the_scale_of_what_hardly_varies():
-    limits = ((None, None), (-9.0, 9.0), (-2.0, 6.0))
-    task = dataclasses.replace(make_toy_task(), observation_limits=limits)
-    log = make_toy_log(task)
-    stuck = log.observations.copy()
-    stuck[:, 2] = 0.5 + 1e-4 * stuck[:, 2]
-    log = altered(log, observations=stuck)
-    scale = measure_recurrent_scales(log, task, TINY).frame
-    assert (scale.mean[2], scale.deviation[2]) == (2.0, 2.0)  # four deviations wide
-    whole = measure(log.observations)
-    np.testing.assert_allclose(scale.mean[:2], whole.mean[:2], atol=0.2)  # a predicted one's, too
-    np.testing.assert_allclose(scale.deviation[:2], whole.deviation[:2], rtol=0.2)
-    # What a policy on disk calls the range of the data is the range of all data.
-    assert_same_bits((scale.minimum, scale.maximum), (whole.minimum, whole.maximum))

@@ -23,7 +23,7 @@ from moose.data.normalize import Statistics, standardise
 from moose.models.behaviour import behaviour_action
 from moose.models.ensembles import AnyReadyMembers, AnyScales, make_model
 from moose.models.networks import Dense, Network, apply_network, init_network
-from moose.models.recurrent import given_columns
+from moose.models.recurrent_scales import given_columns
 from moose.models.rollout import imagine_each
 from moose.models.situations import Situations, SituationSettings, distances
 from moose.models.supervised import TransitionTable, windows_of

@@ -61,7 +61,7 @@ from moose.models.actor import DialActor
 from moose.models.behaviour import BehaviourSettings, fit_behaviour, measure_drawn
 from moose.models.ensembles import AnyEnsemble, DynamicsSettings, ready
 from moose.models.networks import Network
-from moose.models.recurrent import physical_scale
+from moose.models.recurrent_scales import physical_scale
 from moose.models.situations import SituationSettings, measure_situations
 from moose.models.supervised import make_table
 from moose.models.support import Familiarity, Support, SupportSettings, familiarity_by_seed

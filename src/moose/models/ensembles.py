@@ -28,11 +28,11 @@ from moose.models.recurrent import (
     RecurrentEnsemble,
     RecurrentMembers,
     RecurrentModel,
-    RecurrentScales,
     RecurrentSettings,
     init_recurrent,
 )
 from moose.models.recurrent_fit import fit_recurrent
+from moose.models.recurrent_scales import RecurrentScales
 from moose.progress import SILENT, Progress
 from moose.tasks.task import Task
 from moose.training import FORGETFUL, Journal, key_numbers

@@ -13,7 +13,8 @@ predictions, in training as in use:
     h ← n + z (h − n),   n = tanh(g_x + r g_h)
     y ← y + deviation · (v h + w)
 
-How they are trained is in :mod:`moose.models.recurrent_fit`.
+How they are trained is in :mod:`moose.models.recurrent_fit`, the scales they live in are in
+:mod:`moose.models.recurrent_scales`.
 
 =====  ======================================================
 x      inputs of a cell, standardised
@@ -30,8 +31,7 @@ D, J   frames of a delay line, and numbers that a cell makes of them
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
@@ -41,18 +41,19 @@ from pydantic import Field
 
 from moose.config import Settings
 from moose.data.dataset import Dataset
-from moose.data.draws import draw_steps, draw_within
-from moose.data.normalize import Statistics, clip_to_range, measure, restore, standardise
+from moose.data.normalize import clip_to_range, restore, standardise
 from moose.models.networks import Network, apply_network, init_network, on_device
+from moose.models.recurrent_scales import (
+    RecurrentScales,
+    given_columns,
+    measure_recurrent_scales,
+)
 from moose.models.supervised import Segments
 from moose.tasks.task import Task, to_box
 from moose.training import per_seed, split_keys
 from moose.types import Key
 
-_SCALE_FRAMES = 20_000
-_PROBED_FRAMES = 256
 _HEAD_SIZE = 0.1  # of the first predictions: close to "nothing changes"
-_BOUND_DEVIATIONS = 4.0  # a signal's physical range, in deviations
 
 
 class RecurrentSettings(Settings):
@@ -90,21 +91,6 @@ class RecurrentSettings(Settings):
     """Free runs of a validation."""
     rounds: int = Field(default=30, ge=1)
     """How often, evenly spread, members are validated; each keeps its best weights."""
-
-
-class RecurrentScales(NamedTuple):
-    """Statistics of the training data that recurrent models live in."""
-
-    frame: Statistics
-    """Of what is drawn for training, or of a signal's physical range where that is known; minimum
-    and maximum are those of the whole log."""
-    predicted: Statistics
-    """Of the predicted signals in the whole log; predictions are clipped to this range."""
-    given: jax.Array
-    """[n]: 1 for signals that physics gives whatever is predicted, 0 for the others"""
-    unshown: jax.Array
-    """[d]: 1 for actions that no given signal responds to, 0 for the others"""
-    reward: Statistics
 
 
 class Cells(NamedTuple):
@@ -166,7 +152,7 @@ def init_recurrent(
         stacked: RecurrentMembers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
         return stacked
 
-    scales = measure_recurrent_scales(dataset, task, settings)
+    scales = measure_recurrent_scales(dataset, task, settings.early_share)
     return RecurrentEnsemble(per_seed(init_members, init_key), scales)
 
 
@@ -225,73 +211,6 @@ def num_inputs(task: Task, settings: RecurrentSettings) -> int:
 def num_features(task: Task, settings: RecurrentSettings) -> int:
     """J, or 0 where there is nothing to be delayed."""
     return settings.features if settings.delays and given_columns(task) else 0
-
-
-def given_columns(task: Task) -> tuple[int, ...]:
-    """Columns of a frame that are not predicted but given by known physics."""
-    return tuple(i for i in range(len(task.observation_names)) if i not in task.predicted)
-
-
-def measure_recurrent_scales(
-    dataset: Dataset, task: Task, settings: RecurrentSettings
-) -> RecurrentScales:
-    """Statistics of what is drawn for training, and physical ranges where the task has them."""
-    steps = draw_within(dataset)
-    chosen = draw_steps(steps, _SCALE_FRAMES, settings.early_share, jax.random.key(0))
-    frames = dataset.observations[dataset.observation_rows[np.asarray(chosen)]]
-    observed = dataset.observations[dataset.is_observed]
-    drawn, whole = measure(frames), measure(observed)
-    given, unshown = probe_physics(frames[:_PROBED_FRAMES], task)
-    return RecurrentScales(
-        frame=physical_scale(replace(drawn, minimum=whole.minimum, maximum=whole.maximum), task),
-        predicted=measure(observed[:, list(task.predicted)]),
-        given=on_device(given),
-        unshown=on_device(unshown),
-        reward=measure(dataset.rewards),
-    )
-
-
-def physical_scale(statistics: Statistics, task: Task) -> Statistics:
-    """The statistics, but those of a range of four deviations where the task knows a range."""
-    mean, deviation = np.array(statistics.mean), np.array(statistics.deviation)
-    for i, (low, high) in enumerate(task.observation_ranges):
-        if low is not None and high is not None and low < high and i not in task.predicted:
-            mean[i], deviation[i] = (low + high) / 2, (high - low) / _BOUND_DEVIATIONS
-    return replace(statistics, mean=mean, deviation=deviation)
-
-
-def probe_physics(frames: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
-    """What known physics gives before anything is predicted, and which actions it does not show.
-
-    Physics is a function and nothing else is known of it, so it is tried: with other predictions,
-    and with each action at the ends of its range.
-
-    Args:
-        frames: ``[M, n]`` frames of a log.
-        task: The physics.
-
-    Returns:
-        ``[n]``: 1 for signals, not predicted ones, that do not respond to predictions; ``[d]``: 1
-        for actions that none of these signals responds to.
-    """
-    physics = jax.jit(jax.vmap(task.physics))
-    values = frames[:, list(task.predicted)]
-    low, high = (np.asarray(bound, np.float32) for bound in (task.action_low, task.action_high))
-    actions = np.tile((low + high) / 2, (len(frames), 1))
-    usual = physics(frames, actions, values)
-
-    def responds(actions: np.ndarray, values: np.ndarray) -> np.ndarray:
-        return np.asarray(np.any(physics(frames, actions, values) != usual, axis=0))
-
-    others = np.concatenate([values[1:], values[:1] + 1])  # as logged, but with another frame
-    is_given = ~responds(actions, others)
-    is_given[list(task.predicted)] = False
-    is_unshown = np.ones(len(low), np.bool_)
-    for i, bound in itertools.product(range(len(low)), (low, high)):
-        changed = actions.copy()
-        changed[:, i] = bound[i]
-        is_unshown[i] &= not (responds(changed, values) & is_given).any()
-    return is_given.astype(np.float32), is_unshown.astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from moose.models.recurrent import (
     RecurrentEnsemble,
     RecurrentMembers,
     RecurrentModel,
-    RecurrentScales,
     RecurrentSettings,
     init_recurrent,
 )
+from moose.models.recurrent_scales import RecurrentScales
 from moose.models.supervised import Segments, TransitionTable, make_table, segments_of
 from moose.progress import SILENT, Progress
 from moose.tasks.task import Task

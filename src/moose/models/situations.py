@@ -22,7 +22,7 @@ from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.data.draws import Draw, draw_steps, draw_within
 from moose.data.normalize import Statistics, measure, standardise
-from moose.models.recurrent import given_columns, physical_scale
+from moose.models.recurrent_scales import given_columns, physical_scale
 from moose.models.rollout import Imagined
 from moose.models.supervised import TransitionTable, make_table, windows_of
 from moose.tasks.task import Task
