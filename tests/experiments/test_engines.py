@@ -62,14 +62,16 @@ def test_workers_are_pinned(engine):
         environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
         assert b"NPROC=1" in environment
         assert b"OMP_NUM_THREADS=1" in environment
-    if len(os.sched_getaffinity(0)) >= 2:
+    if len(os.sched_getaffinity(0)) == 2:
         assert all(len(own) == 1 for own in cores)
         assert cores[0] != cores[1]
 
 
-def test_cores_are_shared_out_only_if_there_are_enough():
+def test_cores_are_shared_out_only_if_all_are_used():
     available = len(os.sched_getaffinity(0))
     assert _cores_of(available + 1, 1) == [""] * (available + 1)
+    # Two such grids side by side would meet on the first cores and leave the last ones idle.
+    assert _cores_of(available - 1, 1) == [""] * (available - 1)
     own = _cores_of(available, 1)
     assert len(set(own)) == available
     assert pinned(3)["NPROC"] == "3"

@@ -58,7 +58,7 @@ def pinned(threads: int) -> dict[str, str]:
 
 
 class LocalEngine:
-    """Worker processes on this machine, each with its own cores as long as there are enough.
+    """Worker processes on this machine, each with its own cores if together they use all.
 
     Args:
         workers: How many.
@@ -203,11 +203,14 @@ class _LocalWorker:
 
 
 def _cores_of(workers: int, threads: int) -> list[str]:
-    """Which cores each worker may use: its own where there are enough, else no list."""
+    """Which cores each worker may use: its own if together they use all, else no list.
+
+    A grid that leaves cores free may run beside another: both would keep to the same first ones.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return [""] * workers
     cores = sorted(os.sched_getaffinity(0))
-    if workers * threads > len(cores):
+    if workers * threads != len(cores):
         return [""] * workers
     return [",".join(map(str, cores[i * threads : (i + 1) * threads])) for i in range(workers)]
 
