@@ -39,7 +39,7 @@ _MOST_STILL = 0.95  # an action at its bound has no slope to leave it by
 class SearchSettings(Settings):
     """How the policy is searched."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers of μ."""
     updates: int = Field(default=300, ge=1)
     """Gradient steps."""

@@ -116,7 +116,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             },
             "support": {"width": 64, "epochs": 4, "learning_rate": 1e-3},
             "behaviour": {"updates": 1000},
-            "search": {"updates": 100, "start_states": 50, "checks": 20},
+            "search": {
+                "hidden": [64, 64],
+                "updates": 100,
+                "start_states": 50,
+                "checks": 20,
+            },
         },
     }
 )
