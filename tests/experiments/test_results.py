@@ -13,6 +13,7 @@ from filled_stores import filled_store
 from moose.errors import StorageError
 from moose.experiments.grid_figures import make_curves, write_figures
 from moose.experiments.results import make_page, publish, read_published_runs
+from moose.experiments.store import Store
 from moose.storage import write_manifest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,6 +49,16 @@ def test_pictures_are_drawn_for_each_block(store, tmp_path, suffix):
         (again,) = write_figures(store, tmp_path / "again", suffix)
         strip = re.compile(rb"(?<=[#\"])[mp][0-9a-f]{10}")
         assert strip.sub(b"", again.read_bytes()) == strip.sub(b"", content)
+
+
+def test_a_grid_that_was_interrupted_before_its_runs_were_planned_is_not_published(tmp_path):
+    (tmp_path / "results").mkdir()
+    with (
+        Store(tmp_path / "grid", is_new=True) as empty,
+        pytest.raises(StorageError, match="no runs yet"),
+    ):
+        publish(empty, tmp_path / "results")
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_results_are_published_and_make_a_page(store, tmp_path):

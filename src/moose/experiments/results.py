@@ -39,7 +39,16 @@ def publish(store: Store, results: Path) -> Path:
 
     Returns:
         The grid's own folder.
+
+    Raises:
+        StorageError: The grid was interrupted before its runs were planned.
     """
+    if "grid" not in store.facts():
+        raise StorageError(
+            "This grid has no runs yet: it was interrupted while its data sets were prepared.",
+            where=str(store.path.parent),
+            advice="go on with it: moose grid run FILE --out " + str(store.path.parent),
+        )
     table = make_table(store)
     place = results / str(table["name"])
     with atomic_folder(place, overwrite=True) as folder:
