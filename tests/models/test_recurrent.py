@@ -87,20 +87,25 @@ def random_cells(rng, count, inputs, size=0.7):
         for _ in range(count)
     ]
 
-    def joined(one):
-        unseen = np.zeros((UNITS, UNITS)), np.zeros((inputs, UNITS))
-        candidate = np.vstack([one["inputs"], unseen[0]]), np.vstack([unseen[1], one["state"]])
-        return np.hstack([one["reset"], one["update"], *candidate])
+    def stacked(make):
+        return np.stack([make(one) for one in apart])
 
-    biases = ("reset_bias", "update_bias", "inputs_bias", "state_bias")
     cells = Cells(
-        weight=np.stack([joined(one) for one in apart]),
-        bias=np.stack([np.concatenate([one[name] for name in biases]) for one in apart]),
-        head=np.stack([one["head"] for one in apart]),
-        head_bias=np.stack([one["head_bias"] for one in apart]),
-        first=np.stack([one["first"] for one in apart]),
-        line=np.stack([one["line"] for one in apart]),
-        line_bias=np.stack([one["line_bias"] for one in apart]),
+        input_weight=stacked(
+            lambda one: np.hstack([one["reset"][:inputs], one["update"][:inputs], one["inputs"]])
+        ),
+        input_bias=stacked(
+            lambda one: np.concatenate([one["reset_bias"], one["update_bias"], one["inputs_bias"]])
+        ),
+        state_weight=stacked(
+            lambda one: np.hstack([one["reset"][inputs:], one["update"][inputs:], one["state"]])
+        ),
+        state_bias=stacked(lambda one: one["state_bias"]),
+        head=stacked(lambda one: one["head"]),
+        head_bias=stacked(lambda one: one["head_bias"]),
+        first=stacked(lambda one: one["first"]),
+        line=stacked(lambda one: one["line"]),
+        line_bias=stacked(lambda one: one["line_bias"]),
     )
     return cells, apart
 
@@ -113,13 +118,13 @@ def random_network(rng):
 def test_cells_are_their_equations():
     rng = np.random.default_rng(0)
     cells, apart = random_cells(rng, 3, 5)
-    states, inputs = rng.normal(size=(3, UNITS)), 2.0 * rng.normal(size=(3, 5))
+    states, inputs = rng.normal(size=(3, 2, UNITS)), 2.0 * rng.normal(size=(3, 2, 5))
     with jax.enable_x64(True):
         found, changes = jax.jit(step_cells)(cells, states, inputs)
-    for i, weights in enumerate(apart):
-        state, change = cell_numpy(weights, states[i], inputs[i])
-        np.testing.assert_allclose(found[i], state, rtol=1e-12)
-        np.testing.assert_allclose(changes[i], change, rtol=1e-12)
+    for (i, weights), b in itertools.product(enumerate(apart), range(2)):
+        state, change = cell_numpy(weights, states[i, b], inputs[i, b])
+        np.testing.assert_allclose(found[i, b], state, rtol=1e-12)
+        np.testing.assert_allclose(changes[i, b], change, rtol=1e-12)
 
 
 # Runs of a member
@@ -245,7 +250,7 @@ def test_without_delays_a_cell_sees_the_next_frame_only():
         assert member.cells.line.size == member.cells.line_bias.size == 0
         model = RecurrentModel(one, measure_recurrent_scales(log, one, settings.early_share))
         carry = model.start(member, jnp.asarray(log.observations[2::-1]))
-        assert carry.line.shape[0] == 0
+        assert carry.line.size == 0
         after, frame = model.step(member, carry, jnp.asarray(log.actions[2]))
         assert after.line.shape == carry.line.shape
         assert np.isfinite(frame).all()
@@ -259,7 +264,7 @@ def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():
     model = RecurrentModel(task, measure_recurrent_scales(log, task, TINY.early_share))
     frames = jnp.asarray(log.observations[:3])
     begun, older = (frames[jnp.asarray(rows)] for rows in ([0, 0, 0], [1, 0, 0, 0]))
-    np.testing.assert_array_equal(model.start(member, begun).states, member.cells.first)
+    np.testing.assert_array_equal(model.start(member, begun).states[:, 0], member.cells.first)
     # However long the history is, and not as if it had been held still after its first step.
     short, long = (frames[jnp.asarray(rows)] for rows in ([1, 0, 0], [1, 0, 0, 0, 0]))
     states = model.start(member, older).states
@@ -268,7 +273,7 @@ def test_a_first_frame_that_is_repeated_is_not_a_plant_that_was_held_still():
     held = model.start(member, frames[jnp.asarray([1, 1, 0, 0])])
     assert not np.array_equal(held.states, states)
     # In the middle of an episode nothing is known of what was before.
-    nothing = member._replace(cells=member.cells._replace(first=jnp.zeros_like(states)))
+    nothing = member._replace(cells=member.cells._replace(first=jnp.zeros_like(states[:, 0])))
     moving = frames[jnp.asarray([2, 1, 0])]
     np.testing.assert_array_equal(
         model.start(member, moving).states, model.start(nothing, moving).states

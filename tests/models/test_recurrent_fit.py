@@ -17,7 +17,6 @@ from moose.models.recurrent import (
     RecurrentModel,
     RecurrentSettings,
     init_recurrent,
-    num_inputs,
 )
 from moose.models.recurrent_fit import fit_recurrent
 from moose.models.supervised import make_table
@@ -108,24 +107,12 @@ def test_each_member_keeps_the_weights_that_were_best(undisturbed):
     assert differ(member_of(fitted.members, 0), member_of(fitted.members, 1))
 
 
-def test_the_candidate_s_parts_stay_apart(undisturbed):
-    weight = np.asarray(undisturbed[0].members.cells.weight)
-    inputs = num_inputs(TASK, TINY)
-    parts = np.split(weight, 4, axis=-1)
-    assert (parts[2][:, :, inputs:] == 0).all()
-    assert (parts[3][:, :, :inputs] == 0).all()
-    told = inputs - TINY.features  # what is made of a delay line stands last
-    assert (parts[2][:, :, :told] != 0).all()
-    assert (parts[3][:, :, inputs:] != 0).all()
-
-
 def test_half_of_the_members_have_a_delay_line(undisturbed):
     cells = jax.tree.map(np.asarray, undisturbed[0].members).cells
-    inputs = num_inputs(TASK, TINY)
-    made = cells.weight[:, :, inputs - TINY.features : inputs]
+    made = cells.input_weight[:, :, -TINY.features :]
     untrained = init_recurrent(LOG, TASK, 2, WILD, jax.random.key(0)).members.cells
     assert differ(cells.line[0], untrained.line[0])
-    assert (made[0, ..., : 3 * TINY.units] != 0).all()
+    assert (made[0] != 0).all()
     # The other one has none, and training does not give it one.
     assert (cells.line[1] == 0).all()
     assert (cells.line_bias[1] == 0).all()

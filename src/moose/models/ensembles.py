@@ -38,7 +38,7 @@ from moose.tasks.task import Task
 from moose.training import FORGETFUL, Journal, key_numbers
 from moose.types import DynamicsModel, Key
 
-_RECURRENT_VERSION = 3
+_RECURRENT_VERSION = 4
 """Changes whenever a fit of the same settings gives other recurrent models."""
 
 AnyEnsemble = Ensemble | RecurrentEnsemble

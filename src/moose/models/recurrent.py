@@ -8,9 +8,10 @@ warms up along the history window, from the episode's first frame on, and then r
 predictions, in training as in use:
 
     x = (u₀, y, a, tanh(A u + e))            (u = u₀ … u₋₍D₋₁₎: a delay line)
-    g_r, g_z, g_x, g_h = W (x, h) + b        (g_x sees x only, g_h sees h only)
-    r, z = sigmoid(g_r), sigmoid(g_z)
-    h ← n + z (h − n),   n = tanh(g_x + r g_h)
+    x_r, x_z, x_n = V x + b
+    h_r, h_z, h_n = W h
+    r, z = sigmoid(x_r + h_r), sigmoid(x_z + h_z)
+    h ← n + z (h − n),   n = tanh(x_n + r (h_n + c))
     y ← y + deviation · (v h + w)
 
 How they are trained is in :mod:`moose.models.recurrent_fit`, the scales they live in are in
@@ -22,6 +23,7 @@ u      signals that physics gives, of the next frame and of those before it
 a      actions that no such signal shows
 h      its state, U numbers
 y      its signal
+B      trajectories that are run together
 C      cells of a member: signals to predict
 I      inputs of a cell
 G      signals that physics gives
@@ -96,10 +98,14 @@ class RecurrentSettings(Settings):
 class Cells(NamedTuple):
     """The C cells of a member."""
 
-    weight: jax.Array
-    """[C, I + U, 4 U]: reset, update, candidate from inputs, candidate from state"""
-    bias: jax.Array
-    """[C, 4 U]"""
+    input_weight: jax.Array
+    """[C, I, 3 U]: V, of reset, update and candidate"""
+    input_bias: jax.Array
+    """[C, 3 U]: b"""
+    state_weight: jax.Array
+    """[C, U, 3 U]: W, likewise"""
+    state_bias: jax.Array
+    """[C, U]: c, of the candidate"""
     head: jax.Array
     """[C, U]"""
     head_bias: jax.Array
@@ -128,14 +134,18 @@ class RecurrentEnsemble(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The carry of a rollout."""
+    """The carry of B trajectories; of a rollout, which is one, B = 1.
+
+    Trajectories are an axis of their own instead of being mapped over, and it is not the first one:
+    so the cells' products need no transposed copies.
+    """
 
     states: jax.Array
-    """[C, U]"""
-    frame: jax.Array
-    """[n] the newest frame, raw"""
+    """[C, B, U]"""
+    frames: jax.Array
+    """[B, n] the newest ones, raw"""
     line: jax.Array
-    """[D, G] what physics gave in the newest frames, standardised, the newest first"""
+    """[B, D, G] what physics gave in the newest frames, standardised, the newest first"""
 
 
 def init_recurrent(
@@ -165,8 +175,6 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
     (layer,) = init_network(weight_key, (inputs + units, cells * 4 * units))
     weight = np.moveaxis(np.asarray(layer.weight).reshape(inputs + units, cells, 4, units), 0, 1)
     weight = weight * np.sqrt((inputs + units) / units).astype(np.float32)
-    weight[:, inputs:, 2] = 0.0
-    weight[:, :inputs, 3] = 0.0
     (head,) = init_network(head_key, (units, cells))
     delays = settings.delays if features else 0
     (line,) = init_network(
@@ -176,8 +184,10 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
     sizes = (2 * len(task.observation_names) + len(task.action_names), *settings.reward_hidden, 1)
     return RecurrentMembers(
         Cells(
-            weight=on_device(weight.reshape(cells, inputs + units, 4 * units)),
-            bias=on_device(np.zeros((cells, 4 * units), np.float32)),
+            input_weight=on_device(weight[:, :inputs, :3].reshape(cells, inputs, 3 * units)),
+            input_bias=on_device(np.zeros((cells, 3 * units), np.float32)),
+            state_weight=on_device(weight[:, inputs:, [0, 1, 3]].reshape(cells, units, 3 * units)),
+            state_bias=on_device(np.zeros((cells, units), np.float32)),
             head=on_device(_HEAD_SIZE * np.asarray(head.weight).T),
             head_bias=on_device(np.zeros(cells, np.float32)),
             first=on_device(np.zeros((cells, units), np.float32)),
@@ -195,10 +205,10 @@ def without_line(member: RecurrentMembers) -> RecurrentMembers:
     training could change it.
     """
     cells = member.cells
-    features, units = cells.line.shape[-1], cells.head.shape[-1]
-    last = cells.weight.shape[-2] - units
-    weight = cells.weight.at[:, last - features : last].set(0.0)
-    return member._replace(cells=cells._replace(weight=weight, line=jnp.zeros_like(cells.line)))
+    first = cells.input_weight.shape[-2] - cells.line.shape[-1]
+    weight = cells.input_weight.at[:, first:].set(0.0)
+    line = jnp.zeros_like(cells.line)
+    return member._replace(cells=cells._replace(input_weight=weight, line=line))
 
 
 def num_inputs(task: Task, settings: RecurrentSettings) -> int:
@@ -227,23 +237,30 @@ class RecurrentModel:
 
     def start(self, member: RecurrentMembers, window: jax.Array) -> Memory:
         """The carry after having seen ``window [F, n]``."""
-        memory, _ = self._warm_up(member, window)
+        memory, _ = self._warm_up(member, window[None])
         return memory
 
     def step(
         self, member: RecurrentMembers, carry: Memory, action: jax.Array
     ) -> tuple[Memory, jax.Array]:
         """One imagined step of one member: the next carry, and the next frame [n]."""
-        last = carry.frame[jnp.asarray(self.task.predicted)]
-        # Of this frame only those signals are looked at that do not depend on the predictions.
-        given = self.task.physics(carry.frame, action, last)
-        unshown = to_box(action, self.task) * self.scales.unshown
-        line = jnp.concatenate([self._known(given)[None], carry.line])[: len(carry.line)]
-        inputs = self._inputs(member.cells, self._known(given), last, unshown, line)
-        states, change = step_cells(member.cells, carry.states, inputs)
-        predicted = clip_to_range(last + change * self._deviation, self.scales.predicted)
-        frame = self.task.physics(carry.frame, action, predicted)
-        return Memory(states, frame, line), frame
+        carry = self._advance(member, carry, action[None])
+        return carry, carry.frames[0]
+
+    def _advance(self, member: RecurrentMembers, memory: Memory, actions: jax.Array) -> Memory:
+        """One step of B trajectories; actions [B, d]."""
+        physics = jax.vmap(self.task.physics)
+        last = memory.frames[:, jnp.asarray(self.task.predicted)]
+        # Of these frames only those signals are looked at that do not depend on the predictions.
+        known = self._known(physics(memory.frames, actions, last))
+        line = jnp.concatenate([known[:, None], memory.line], axis=1)
+        line = line[:, : memory.line.shape[1]]
+        unshown = to_box(actions, self.task) * self.scales.unshown[None]
+        inputs = self._inputs(member.cells, known, last, unshown, line)
+        states, changes = step_cells(member.cells, memory.states, inputs)
+        free = last + changes.T * self._deviation[None]
+        predicted = clip_to_range(free, self.scales.predicted)
+        return Memory(states, physics(memory.frames, actions, predicted), line)
 
     def reward(
         self, member: RecurrentMembers, window: jax.Array, action: jax.Array, frame: jax.Array
@@ -255,26 +272,26 @@ class RecurrentModel:
         return clip_to_range(restore(output, self.scales.reward), self.scales.reward)
 
     def run_errors(
-        self, member: RecurrentMembers, segment: Segments
+        self, member: RecurrentMembers, segments: Segments
     ) -> tuple[jax.Array, jax.Array]:
-        """Errors along one stretch of a log, in deviations.
+        """Errors along B stretches of a log, in deviations.
 
         Args:
             member: The member.
-            segment: The stretch, without its axis N.
+            segments: The stretches.
 
         Returns:
-            Those of the free run, [H, C], and of one step each in the warm-up, [F − 1, C].
+            Those of the free runs, [H, B, C], and of one step each in the warm-up, [F − 1, B, C].
         """
-        columns = jnp.asarray(self.task.predicted)
-        memory, first = self._warm_up(member, segment.windows)
+        memory, first = self._warm_up(member, segments.windows)
 
         @jax.checkpoint
-        def step(carry: Memory, action: jax.Array) -> tuple[Memory, jax.Array]:
-            return self.step(member, carry, action)
+        def step(memory: Memory, actions: jax.Array) -> tuple[Memory, jax.Array]:
+            memory = self._advance(member, memory, actions)
+            return memory, memory.frames
 
-        _, frames = jax.lax.scan(step, memory, segment.actions)
-        errors = (frames - segment.frames)[:, columns]
+        _, frames = jax.lax.scan(step, memory, segments.actions)
+        errors = (frames - segments.frames)[..., jnp.asarray(self.task.predicted)]
         return errors / jnp.broadcast_to(self._deviation, errors.shape), first
 
     def reward_errors(self, member: RecurrentMembers, segment: Segments) -> jax.Array:
@@ -289,45 +306,54 @@ class RecurrentModel:
     def _deviation(self) -> jax.Array:
         return jnp.asarray(self.scales.frame.deviation)[jnp.asarray(self.task.predicted)]
 
-    def _warm_up(self, member: RecurrentMembers, window: jax.Array) -> tuple[Memory, jax.Array]:
-        """The carry after the window [F, n], and the one-step errors on the way [F − 1, C].
+    def _warm_up(self, member: RecurrentMembers, windows: jax.Array) -> tuple[Memory, jax.Array]:
+        """The carry after windows [B, F, n], and the one-step errors on the way [F − 1, B, C].
 
         Before an episode began its first frame is repeated. That is not a plant that was held
         still, and a cell that took it for one would believe that holding still changes nothing; so
         it has its first state until a frame differs from the one before, and makes no error.
         """
         columns = jnp.asarray(self.task.predicted)
-        frames = window[::-1]
-        has_begun = jnp.cumsum(jnp.any(frames[1:] != frames[:-1], axis=-1), dtype=jnp.int32) > 0
+        frames = jnp.moveaxis(windows[:, ::-1], 1, 0)
+        differs = jnp.any(frames[1:] != frames[:-1], axis=-1)
+        has_begun = jnp.cumsum(differs, axis=0, dtype=jnp.int32) > 0
+        awake = has_begun.astype(windows.dtype)
         # What was done is not in a window; the middle of an action's range stands for it.
-        unshown = jnp.zeros(len(self.task.action_names), window.dtype)
+        unshown = jnp.zeros((len(windows), len(self.task.action_names)), windows.dtype)
+
+        moved = (frames[1:] - frames[:-1])[..., columns] / self._deviation[None, None]
 
         @jax.checkpoint
         def step(
-            states: jax.Array, pair: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+            states: jax.Array, now: tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
         ) -> tuple[jax.Array, jax.Array]:
-            before, after, line, is_awake = pair
-            inputs = self._inputs(member.cells, self._known(after), before[columns], unshown, line)
-            following, change = step_cells(member.cells, states, inputs)
-            errors = change - (after - before)[columns] / self._deviation
-            return (
-                jnp.where(is_awake, following, states),
-                jnp.where(is_awake, errors, jnp.zeros_like(errors)),
-            )
+            before, after, moved, line, awake = now
+            last = before[:, columns]
+            inputs = self._inputs(member.cells, self._known(after), last, unshown, line)
+            following, changes = step_cells(member.cells, states, inputs)
+            # Products, not selections: exactly the same, and many times quicker backwards.
+            share = awake[None, :, None]
+            return share * following + (1.0 - share) * states, awake[None] * (changes - moved)
 
         # The line at each frame; the window's oldest stands for those before.
         delays = member.cells.line.shape[-3]
         ages = np.arange(len(frames))[:, None] - np.arange(delays)[None]
-        lines = jax.vmap(self._known)(frames)[np.maximum(ages, 0)]
-        is_first = ~jnp.any(has_begun[:1])
-        states = jnp.where(is_first, member.cells.first, jnp.zeros_like(member.cells.first))
-        states, errors = jax.lax.scan(step, states, (frames[:-1], frames[1:], lines[1:], has_begun))
-        return Memory(states, window[0], lines[-1]), errors
+        lines = jnp.moveaxis(self._known(frames)[np.maximum(ages, 0)], 1, 2)
+        is_first = ~has_begun[:1].any(axis=0)
+        first = jnp.broadcast_to(
+            member.cells.first[:, None],
+            (member.cells.first.shape[0], len(windows), member.cells.first.shape[1]),
+        )
+        states = jnp.where(is_first[None, :, None], first, jnp.zeros_like(first))
+        now = (frames[:-1], frames[1:], jnp.swapaxes(moved, 1, 2), lines[1:], awake)
+        states, errors = jax.lax.scan(step, states, now)
+        return Memory(states, windows[:, 0], lines[-1]), jnp.swapaxes(errors, 1, 2)
 
-    def _known(self, frame: jax.Array) -> jax.Array:
-        """Of a frame [n] what physics gives, standardised: [G]."""
+    def _known(self, frames: jax.Array) -> jax.Array:
+        """Of frames [..., n] what physics gives, standardised: [..., G]."""
         columns = jnp.asarray(given_columns(self.task), jnp.int32)
-        return (standardise(frame, self.scales.frame) * self.scales.given)[columns]
+        shown = standardise(frames, self.scales.frame)
+        return (shown * jnp.broadcast_to(self.scales.given, shown.shape))[..., columns]
 
     def _inputs(
         self,
@@ -337,16 +363,17 @@ class RecurrentModel:
         unshown: jax.Array,
         line: jax.Array,
     ) -> jax.Array:
-        """The inputs [C, I]: what is given [G], last values [C], actions [d], the line [D, G]."""
+        """Inputs [C, B, I]: given [B, G], last values [B, C], actions [B, d], line [B, D, G]."""
+        count, features = len(cells.head), cells.line.shape[-1]
         mean = jnp.asarray(self.scales.frame.mean)[jnp.asarray(self.task.predicted)]
-        shared = jnp.concatenate([known, unshown])
-        values = (last - mean) / self._deviation
-        count, units = cells.head.shape
-        made = jnp.tanh(jnp.einsum("dg,cdgj->cj", line, cells.line) + cells.line_bias)
-        sees_all = cells.weight.shape[-2] - units > len(shared) + 1 + made.shape[-1]
-        own = jnp.broadcast_to(values, (count, count)) if sees_all else values[:, None]
-        told = jnp.broadcast_to(shared, (count, len(shared)))
-        return jnp.concatenate([told, own, made], axis=1)
+        values = (last - mean[None]) / self._deviation[None]
+        shared = jnp.concatenate([known, unshown], axis=1)
+        made = jnp.einsum("bdg,cdgj->cbj", line, cells.line)
+        made = jnp.tanh(made + cells.line_bias[:, None])
+        sees_all = cells.input_weight.shape[-2] > shared.shape[1] + 1 + features
+        own = jnp.broadcast_to(values, (count, *values.shape)) if sees_all else values.T[..., None]
+        told = jnp.broadcast_to(shared, (count, *shared.shape))
+        return jnp.concatenate([told, own, made], axis=-1)
 
     def _reward_output(
         self, member: RecurrentMembers, frame: jax.Array, action: jax.Array, after: jax.Array
@@ -358,12 +385,14 @@ class RecurrentModel:
 
 
 def step_cells(cells: Cells, states: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Next states [C, U] and predicted changes [C], for states [C, U] and inputs [C, I]."""
-    units = states.shape[-1]
-    joined = jnp.concatenate([inputs, states], axis=-1)
-    gates = jnp.einsum("ci,cij->cj", joined, cells.weight) + cells.bias
-    reset_update = jax.nn.sigmoid(gates[:, : 2 * units])
-    reset, update = reset_update[:, :units], reset_update[:, units:]
-    candidate = jnp.tanh(gates[:, 2 * units : 3 * units] + reset * gates[:, 3 * units :])
+    """Next states [C, B, U] and predicted changes [C, B], for such states and inputs [C, B, I]."""
+    seen = jnp.einsum("cbi,cij->cbj", inputs, cells.input_weight) + cells.input_bias[:, None]
+    kept = jnp.einsum("cbi,cij->cbj", states, cells.state_weight)
+    # Split, not sliced: the slope of three slices would be a sum of three padded arrays.
+    seen_reset, seen_update, seen_candidate = jnp.split(seen, 3, axis=-1)
+    kept_reset, kept_update, kept_candidate = jnp.split(kept, 3, axis=-1)
+    reset = jax.nn.sigmoid(seen_reset + kept_reset)
+    update = jax.nn.sigmoid(seen_update + kept_update)
+    candidate = jnp.tanh(seen_candidate + reset * (kept_candidate + cells.state_bias[:, None]))
     states = candidate + update * (states - candidate)
-    return states, jnp.sum(states * cells.head, axis=-1) + cells.head_bias
+    return states, jnp.sum(states * cells.head[:, None], axis=-1) + cells.head_bias[:, None]

@@ -155,7 +155,7 @@ def _make_round(
             return free + settings.warm_up_weight * warm_up
 
         value, gradients = jax.value_and_grad(loss)(member)
-        changes, state = optimiser.update(_within_gates(gradients), state)
+        changes, state = optimiser.update(gradients, state)
         return optax.apply_updates(member, changes), state, value
 
     def validate(member: RecurrentMembers, inputs: _Inputs) -> jax.Array:
@@ -195,19 +195,14 @@ def _squared_errors(
     member: RecurrentMembers, model: RecurrentModel, runs: _Runs
 ) -> tuple[jax.Array, jax.Array]:
     """Mean squared errors of free runs, with the reward's where it is learned; of the warm-up."""
-
-    def errors_along(
-        *parts: jax.Array,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        one = Segments(*parts)
-        reward = None if member.reward is None else model.reward_errors(member, one)
-        return *model.run_errors(member, one), reward
-
-    free, warm_up, reward = jax.vmap(errors_along, (0, 1, 1, 1), 1)(*runs.segments)
+    free, warm_up = model.run_errors(member, runs.segments)
     is_known = jnp.arange(len(free))[:, None] < runs.lengths[None]
     error = _mean_square(free, is_known)
-    if reward is not None:
-        error = error + _mean_square(reward[..., None], is_known)
+    if member.reward is not None:
+        rewards = jax.vmap(
+            lambda *parts: model.reward_errors(member, Segments(*parts)), (0, 1, 1, 1), 1
+        )(*runs.segments)
+        error = error + _mean_square(rewards[..., None], is_known)
     return error, _mean_square(warm_up, jnp.ones(warm_up.shape[:2], jnp.bool_))
 
 
@@ -215,17 +210,6 @@ def _mean_square(errors: jax.Array, is_counted: jax.Array) -> jax.Array:
     """The mean of squares [T, B, C] at the places [T, B] that count; 0 where there are none."""
     count = jnp.maximum(jnp.sum(is_counted), 1).astype(errors.dtype) * errors.shape[-1]
     return jnp.sum(jnp.where(is_counted[..., None], errors, 0.0) ** 2) / count
-
-
-def _within_gates(gradients: RecurrentMembers) -> RecurrentMembers:
-    """Gradients that leave the candidate's two parts apart: one sees inputs, one the state."""
-    weight, units = gradients.cells.weight, gradients.cells.head.shape[-1]
-    inputs = weight.shape[-2] - units
-    is_state = jnp.arange(weight.shape[-2])[:, None] >= inputs
-    part = jnp.arange(weight.shape[-1])[None, :] // units
-    is_apart = ((part == 2) & is_state) | ((part == 3) & ~is_state)
-    weight = jnp.where(is_apart[None], jnp.zeros_like(weight), weight)
-    return gradients._replace(cells=gradients.cells._replace(weight=weight))
 
 
 def _runs_at(log: _Log, steps: jax.Array, history: int, horizon: int) -> _Runs:
