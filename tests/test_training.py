@@ -208,6 +208,15 @@ def test_a_limit_stops_the_fit(value):
         run(update=poisoned_update(7, value), limits={"loss": (0.0, 2.99)})
 
 
+def test_with_patience_a_limit_is_for_all_steps_of_a_chunk():
+    limits = {"loss": (0.0, 2.0)}
+    run(update=poisoned_update(7, 3.0), chunk=3, limits=limits, is_patient=True)
+    with pytest.raises(RunError, match=r"loss not finite or beyond its limit[^$]*step 7 "):
+        run(update=poisoned_update(7, 3.0), chunk=1, limits=limits, is_patient=True)
+    with pytest.raises(RunError, match=r"loss not finite[^$]*step 7 "):
+        run(update=poisoned_update(7, np.nan), chunk=3, limits=limits, is_patient=True)
+
+
 def test_a_metric_that_vanishes_stops_the_fit():
     run(update=poisoned_update(7, 1e-3), limits={"loss": (1e-3, 9.0)})
     with pytest.raises(RunError, match=r"loss vanished[^$]*step 7 "):

@@ -80,6 +80,7 @@ def repeat_update(
     chunk: int,
     is_seeded: bool = False,
     limits: Mapping[str, tuple[float, float]] | None = None,
+    is_patient: bool = False,
     progress: Progress = SILENT,
     journal: Journal = FORGETFUL,
     observe: Observer[State] | None = None,
@@ -96,6 +97,7 @@ def repeat_update(
         chunk: Steps compiled into one program, and between two checkpoints.
         is_seeded: ``state`` and ``own`` have a leading axis of seeds, trained as one program.
         limits: Metrics whose size must stay between two values, or else the fit stops.
+        is_patient: A metric may be beyond its limit, but not in all steps of a chunk.
         progress: Whom to tell.
         journal: Where checkpoints and metrics go.
         observe: Called before the first and after every chunk; cannot change anything.
@@ -125,7 +127,7 @@ def repeat_update(
             steps = jnp.arange(done, min(done + chunk, total))
             state, device_metrics = run_chunk(state, own, shared, steps)
             metrics = {name: np.asarray(values) for name, values in device_metrics.items()}
-            _require_sane(stage, done, metrics, limits or {})
+            _require_sane(stage, done, metrics, limits or {}, is_patient)
             journal.record(stage, done, metrics)
             done += len(steps)
             if observe is not None:
@@ -220,15 +222,19 @@ def _require_sane(
     first: int,
     metrics: Mapping[str, np.ndarray],
     limits: Mapping[str, tuple[float, float]],
+    is_patient: bool,
 ) -> None:
     """Raise a :class:`RunError` that names the metrics that went wrong, and the step."""
     # Sizes [steps, seeds] of each metric.
     sizes = {name: np.abs(v).reshape(len(v), -1) for name, v in metrics.items()}
     low = {name: size < limits[name][0] for name, size in sizes.items() if name in limits}
-    high = {
-        name: ~np.isfinite(size) | (size > limits.get(name, (0.0, math.inf))[1])
-        for name, size in sizes.items()
-    }
+    high = {name: size > limits[name][1] for name, size in sizes.items() if name in limits}
+    if is_patient:
+        low, high = (
+            {name: bad & bad.all(axis=0) for name, bad in trouble.items()}
+            for trouble in (low, high)
+        )
+    high = {name: high.get(name, False) | ~np.isfinite(size) for name, size in sizes.items()}
     troubles = [
         (
             high,

@@ -74,7 +74,7 @@ class SearchSettings(Settings):
     checks: int = Field(default=100, ge=1)
     """How often, evenly spread, the state is kept and the policy shown to an observer."""
     gradient_limit: float = Field(default=1e8, gt=0)
-    """A gradient norm beyond this stops the run."""
+    """A gradient of a larger norm is not followed; all of them between two checks stop the run."""
     is_rematerialised: bool = True
     """Compute a step's values again in the backward pass; on a CPU the quicker way too."""
 

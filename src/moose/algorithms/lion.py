@@ -263,6 +263,7 @@ def search_policy(
         chunk=chunk_size(search.updates, search.checks),
         is_seeded=is_seeded,
         limits={"gradient_norm": (0.0, search.gradient_limit)},
+        is_patient=True,
         progress=progress,
         journal=journal,
         observe=None
@@ -296,9 +297,14 @@ def make_update(
             )
 
         gradients, metrics = jax.grad(loss, has_aux=True)(learner.params)
+        size = optax.tree.norm(gradients)
         changes, state = optimiser.update(gradients, learner.optimiser)
-        metrics = {**metrics, "gradient_norm": optax.tree.norm(gradients)}
-        return Learner(optax.apply_updates(learner.params, changes), state), metrics
+        following = Learner(optax.apply_updates(learner.params, changes), state)
+        # Of one trajectory that has become chaotic the slope can be anything, and the sum with it.
+        is_told = size <= search.gradient_limit
+        learner = jax.tree.map(lambda new, old: jnp.where(is_told, new, old), following, learner)
+        largest = float(np.finfo(np.float32).max)
+        return learner, {**metrics, "gradient_norm": jnp.nan_to_num(size, nan=largest)}
 
     return update
 
