@@ -57,10 +57,6 @@ class SearchSettings(Settings):
     """q: share of a usual reward that is not believed, for a unit of distance from the log."""
     growth: float = Field(default=0.5, ge=0, le=1)
     """Share of the updates in which the distrust grows from 0 to q."""
-    reach_growth: float = Field(default=0.0, ge=0, le=1)
-    """Share of the updates in which the steps that are paid grow from a tenth of H to H."""
-    polish_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of the updates, the last, that are generations of an evolution strategy."""
     behaviour_weight: float = Field(default=1.0, ge=0)
     """w_b: weight of the distance from the behaviour's actions."""
     support_weight: float = Field(default=0.0, ge=0)
@@ -155,7 +151,6 @@ def policy_loss(
     positions: jax.Array,
     grown: jax.Array,
     key: Key,
-    reach: jax.Array | None = None,
 ) -> tuple[jax.Array, Metrics]:
     """L(θ) and its parts as metrics.
 
@@ -168,7 +163,6 @@ def policy_loss(
         positions: λ of the trajectories of each, [N].
         grown: How much of the distrust q there is by now, 0 to 1.
         key: For the latents of MOOSE's penalty.
-        reach: Share of the steps that are paid.
 
     Returns:
         Both.
@@ -191,9 +185,6 @@ def policy_loss(
     )
     apart = distances(given.situations, imagined, task, problem.situations)
     believed = imagined.rewards - grown * search.distrust * given.reward_size * apart
-    if reach is not None:
-        is_paid = jnp.arange(len(believed)) < reach * len(believed)
-        believed = jnp.where(is_paid[:, None, None], believed, 0.0)
     returns = pessimistic_return(discounted_return(believed, discount), search.pessimism)
     penalty = jnp.zeros_like(returns)
     if search.behaviour_weight:

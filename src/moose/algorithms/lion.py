@@ -31,12 +31,11 @@ has not been, so that λ = 1 has its limits too. The loss is in :mod:`moose.algo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -292,41 +291,11 @@ def make_update(
         growing = max(search.growth * search.updates, 1.0)
         grown = jnp.minimum(step.astype(jnp.float32) / growing, 1.0)
 
-        reach = None
-        if search.reach_growth:
-            share = step.astype(jnp.float32) / (search.reach_growth * search.updates)
-            reach = jnp.minimum(0.1 + 0.9 * share, 1.0)
-
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
             return policy_loss(
-                network, knowledge, given, problem, starts, positions, grown, latent_key, reach
+                network, knowledge, given, problem, starts, positions, grown, latent_key
             )
 
-        def polish(learner: Learner[Network]) -> tuple[Learner[Network], Metrics]:
-            """A generation: the better half of random changes, by rank, in both directions."""
-            pairs, first = 12, search.updates * (1.0 - search.polish_share)
-            size = 0.02 * (1.0 - (step - first) / (search.updates - first))
-            flat, restored = jax.flatten_util.ravel_pytree(learner.params)
-            noise = jax.random.normal(jax.random.fold_in(latent_key, 1), (pairs, len(flat)))
-            noise = jnp.concatenate([noise, -noise])
-            scale = size * jnp.sqrt(jnp.mean(flat**2))
-            losses = jax.lax.map(lambda one: loss(restored(flat + scale * one))[0], noise)
-            best = jnp.argsort(losses)[:pairs]
-            weights = jnp.log(pairs + 0.5) - jnp.log(jnp.arange(1, pairs + 1, dtype=flat.dtype))
-            change = (weights / jnp.sum(weights)) @ noise[best]
-            params = restored(flat + scale * change)
-            _, metrics = loss(params)
-            zero = jnp.zeros((), flat.dtype)
-            return learner._replace(params=params), {**metrics, "gradient_norm": zero}
-
-        if search.polish_share:
-            is_late = step >= search.updates * (1.0 - search.polish_share)
-            return jax.lax.cond(is_late, polish, lambda one: descend(one, loss), learner)
-        return descend(learner, loss)
-
-    def descend(
-        learner: Learner[Network], loss: Callable[[Network], tuple[jax.Array, Metrics]]
-    ) -> tuple[Learner[Network], Metrics]:
         gradients, metrics = jax.grad(loss, has_aux=True)(learner.params)
         size = optax.tree.norm(gradients)
         changes, state = optimiser.update(gradients, learner.optimiser)
