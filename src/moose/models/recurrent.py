@@ -71,10 +71,6 @@ class RecurrentSettings(Settings):
     """J: numbers that a cell makes of its delay line."""
     delayed_share: float = Field(default=0.5, ge=0, le=1)
     """Share of the members that have a delay line; the others have nothing but their memory."""
-    is_normalised: bool = False
-    """Whether what gates sum up is brought to mean 0 and deviation 1 over the cell's units."""
-    is_noise_learned: bool = False
-    """Whether cells learn how noisy their signal is, and noisy stretches count less."""
     reward_hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of the reward's model, where the task does not know it."""
     horizon: int = Field(default=50, ge=1)
@@ -120,12 +116,6 @@ class Cells(NamedTuple):
     """[C, D, G, J]: of the delay line, the next frame first"""
     line_bias: jax.Array
     """[C, J]"""
-    gain: jax.Array
-    """[C, 4 U] of normalised gates; [C, 0] where they are not"""
-    noise: jax.Array
-    """[C, U] and its bias, of the logarithm of the noise's deviation; [C, 0] if not learned"""
-    noise_bias: jax.Array
-    """[C]"""
 
 
 class RecurrentMembers(NamedTuple):
@@ -203,9 +193,6 @@ def init_member(task: Task, settings: RecurrentSettings, key: Key) -> RecurrentM
             first=on_device(np.zeros((cells, units), np.float32)),
             line=on_device(np.moveaxis(line_weight.reshape(delays, given, cells, features), 2, 0)),
             line_bias=on_device(np.zeros((cells, features), np.float32)),
-            gain=on_device(np.ones((cells, 4 * units * settings.is_normalised), np.float32)),
-            noise=on_device(np.zeros((cells, units * settings.is_noise_learned), np.float32)),
-            noise_bias=on_device(np.zeros(cells, np.float32)),
         ),
         init_network(reward_key, sizes) if task.reward is None else None,
     )
@@ -286,7 +273,7 @@ class RecurrentModel:
 
     def run_errors(
         self, member: RecurrentMembers, segments: Segments
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array]:
         """Errors along B stretches of a log, in deviations.
 
         Args:
@@ -294,26 +281,18 @@ class RecurrentModel:
             segments: The stretches.
 
         Returns:
-            Those of the free runs, [H, B, C], of one step each in the warm-up, [F − 1, B, C], and
-            the logarithms of the deviations that the free runs expect, [H, B, C].
+            Those of the free runs, [H, B, C], and of one step each in the warm-up, [F − 1, B, C].
         """
         memory, first = self._warm_up(member, segments.windows)
 
         @jax.checkpoint
-        def step(
-            memory: Memory, actions: jax.Array
-        ) -> tuple[Memory, tuple[jax.Array, jax.Array]]:
+        def step(memory: Memory, actions: jax.Array) -> tuple[Memory, jax.Array]:
             memory = self._advance(member, memory, actions)
-            cells = member.cells
-            expected = jnp.zeros(memory.states.shape[:2], memory.states.dtype)
-            if cells.noise.size:
-                noise = jnp.sum(memory.states * cells.noise[:, None], axis=-1)
-                expected = noise + cells.noise_bias[:, None]
-            return memory, (memory.frames, jnp.clip(expected, -5.0, 3.0).T)
+            return memory, memory.frames
 
-        _, (frames, expected) = jax.lax.scan(step, memory, segments.actions)
+        _, frames = jax.lax.scan(step, memory, segments.actions)
         errors = (frames - segments.frames)[..., jnp.asarray(self.task.predicted)]
-        return errors / jnp.broadcast_to(self._deviation, errors.shape), first, expected
+        return errors / jnp.broadcast_to(self._deviation, errors.shape), first
 
     def reward_errors(self, member: RecurrentMembers, segment: Segments) -> jax.Array:
         """Errors of a learned reward along one stretch of a log, [H], standardised."""
@@ -407,23 +386,13 @@ class RecurrentModel:
 
 def step_cells(cells: Cells, states: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Next states [C, B, U] and predicted changes [C, B], for such states and inputs [C, B, I]."""
-    seen = jnp.einsum("cbi,cij->cbj", inputs, cells.input_weight)
+    seen = jnp.einsum("cbi,cij->cbj", inputs, cells.input_weight) + cells.input_bias[:, None]
     kept = jnp.einsum("cbi,cij->cbj", states, cells.state_weight)
+    # Split, not sliced: the slope of three slices would be a sum of three padded arrays.
     seen_reset, seen_update, seen_candidate = jnp.split(seen, 3, axis=-1)
     kept_reset, kept_update, kept_candidate = jnp.split(kept, 3, axis=-1)
-    sums = [seen_reset + kept_reset, seen_update + kept_update, seen_candidate, kept_candidate]
-    if cells.gain.size:
-        gains = jnp.split(cells.gain[:, None], 4, axis=-1)
-        sums = [gain * _normalised(one) for gain, one in zip(gains, sums, strict=True)]
-    biases = [*jnp.split(cells.input_bias[:, None], 3, axis=-1), cells.state_bias[:, None]]
-    sums = [one + bias for one, bias in zip(sums, biases, strict=True)]
-    reset, update = jax.nn.sigmoid(sums[0]), jax.nn.sigmoid(sums[1])
-    candidate = jnp.tanh(sums[2] + reset * sums[3])
+    reset = jax.nn.sigmoid(seen_reset + kept_reset)
+    update = jax.nn.sigmoid(seen_update + kept_update)
+    candidate = jnp.tanh(seen_candidate + reset * (kept_candidate + cells.state_bias[:, None]))
     states = candidate + update * (states - candidate)
     return states, jnp.sum(states * cells.head[:, None], axis=-1) + cells.head_bias[:, None]
-
-
-def _normalised(sums: jax.Array) -> jax.Array:
-    """Of [C, B, U] those with mean 0 and deviation 1 over the units."""
-    sums = sums - jnp.mean(sums, axis=-1, keepdims=True)
-    return sums / jnp.sqrt(jnp.mean(sums**2, axis=-1, keepdims=True) + 1e-5)

@@ -151,9 +151,8 @@ def _make_round(
         runs = _runs_at(log, steps, task.history, horizon)
 
         def loss(member: RecurrentMembers) -> jax.Array:
-            free, warm_up, likelihood = _squared_errors(member, model, runs)
-            chosen = likelihood if settings.is_noise_learned else free
-            return chosen + settings.warm_up_weight * warm_up
+            free, warm_up = _squared_errors(member, model, runs)
+            return free + settings.warm_up_weight * warm_up
 
         value, gradients = jax.value_and_grad(loss)(member)
         changes, state = optimiser.update(gradients, state)
@@ -194,27 +193,17 @@ def _make_round(
 
 def _squared_errors(
     member: RecurrentMembers, model: RecurrentModel, runs: _Runs
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Mean squared errors of free runs, with the reward's where it is learned; of the warm-up.
-
-    The third is the free runs' again as a negative log-likelihood, each weighted by the deviation
-    that is expected (β = 1/2), so that noisy stretches count less, but not for nothing.
-    """
-    free, warm_up, expected = model.run_errors(member, runs.segments)
+) -> tuple[jax.Array, jax.Array]:
+    """Mean squared errors of free runs, with the reward's where it is learned; of the warm-up."""
+    free, warm_up = model.run_errors(member, runs.segments)
     is_known = jnp.arange(len(free))[:, None] < runs.lengths[None]
     error = _mean_square(free, is_known)
-    weight = jax.lax.stop_gradient(jnp.exp(expected))
-    surprise = weight * (0.5 * free**2 * jnp.exp(-2.0 * expected) + expected)
-    count = jnp.maximum(jnp.sum(is_known), 1).astype(free.dtype) * free.shape[-1]
-    likelihood = jnp.sum(jnp.where(is_known[..., None], surprise, 0.0)) / count
     if member.reward is not None:
         rewards = jax.vmap(
             lambda *parts: model.reward_errors(member, Segments(*parts)), (0, 1, 1, 1), 1
         )(*runs.segments)
         error = error + _mean_square(rewards[..., None], is_known)
-        likelihood = likelihood + _mean_square(rewards[..., None], is_known)
-    is_counted = jnp.ones(warm_up.shape[:2], jnp.bool_)
-    return error, _mean_square(warm_up, is_counted), likelihood
+    return error, _mean_square(warm_up, jnp.ones(warm_up.shape[:2], jnp.bool_))
 
 
 def _mean_square(errors: jax.Array, is_counted: jax.Array) -> jax.Array:
