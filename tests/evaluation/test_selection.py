@@ -91,6 +91,31 @@ def test_one_sceptical_model_counts_as_much_as_it_is_told_to():
     assert choose_position(measured, doubtful).position is None
 
 
+def test_models_that_see_a_rival_ahead_and_a_log_that_earned_more_are_cautions():
+    def cautions(courses, hold, **options):
+        choice = choose_position(make_measurement(courses, hold, **options), SETTINGS)
+        return [reason.text for reason in choice.reasons if reason.kind == "caution"]
+
+    torn = make_course([-78, -78, -83, -82])  # ahead of the clone in two of four
+    told = cautions([CLONE], torn)
+    assert "2 of 4 models see never changing anything ahead of this." in told
+    assert not any("ahead" in text for text in cautions([CLONE], make_course([-90] * 4)))
+    # The log has earned −81 on average.
+    assert not any("log itself has earned" in text for text in cautions([CLONE], None))
+    poor = make_course([-83, -85, -82, -84])
+    assert any("has earned −81 from the same states" in text for text in cautions([poor], None))
+
+
+@pytest.mark.parametrize(
+    ("over_promise", "told"),
+    [([0.0, 0.5, 0.2, 0.0, 0.0], "0.5 too much"), ([-2.0, -1.0, -3.0, -2.0, -2.0], "1 too little")],
+)
+def test_what_models_promise_is_told_in_words(over_promise, told):
+    choice = choose_position(make_measurement([CLONE], HOLD, over_promise), SETTINGS)
+    (text,) = (reason.text for reason in choice.reasons if "variance" in reason.text)
+    assert f"({told} in that fifth" in text
+
+
 def test_the_lower_bound_is_its_equation():
     measured = make_measurement([CLONE], HOLD)
     # The worst model, less what was promised too much, less a tenth of 60 for each unit.

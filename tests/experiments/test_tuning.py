@@ -11,7 +11,14 @@ from rich.console import Console
 
 from listening import Listener
 from moose.errors import RunError
-from moose.experiments.tuning import advised, render, tune_run, tune_settings
+from moose.experiments.tuning import (
+    advised,
+    changed_settings,
+    next_steps,
+    render,
+    tune_run,
+    tune_settings,
+)
 from moose.experiments.tuning_file import TUNING, read_tuning
 from runs import give_dial, moose, undisturbed
 
@@ -115,6 +122,29 @@ def test_the_command_prints_it_for_people_and_for_programs(run, tuned):
     assert ended.out.startswith("advice: ")
     ended = moose("tune", run, *common, "--json")
     assert json.loads(ended.out) == tuned[0].content
+
+
+def test_a_measurement_that_is_shown_again_says_what_it_was_measured_with(run, tuned):
+    changed = tuned[0].content["protocol"]["changed"]
+    assert sorted(changed) == sorted(QUICKLY)
+    (line, *_) = next_steps(tuned[0]._replace(is_known=True))
+    assert line.startswith("measured before with ")
+    assert "selection.positions=3" in line
+    assert line.endswith(f"moose tune {run} --fresh")
+    usual = {**tuned[0].content, "protocol": {"changed": changed_settings(tune_settings())}}
+    assert usual["protocol"]["changed"] == []
+    (line, *_) = next_steps(tuned[0]._replace(is_known=True, content=usual))
+    assert line == f"measured before; to measure anew: moose tune {run} --fresh"
+
+
+@pytest.mark.parametrize(
+    ("position", "told"),
+    [(None, "--serve"), (0.5, "--position 0.5 --out"), (0.7, "stands there: moose serve")],
+)
+def test_what_to_do_next_is_told(tuned, position, told):
+    content = {**tuned[0].content, "advice": {"position": position}}
+    (line,) = next_steps(tuned[0]._replace(content=content, position=0.7))
+    assert told in line
 
 
 def test_a_policy_without_a_dial_is_refused(tmp_path):

@@ -40,7 +40,9 @@ def tune_command(
 
     Models are fitted for this purpose, and the policy is imagined in them at every position of its
     dial, beside what the log did and never changing anything. What was found is left in the run's
-    folder as tuning.json, and shown again by the next call.
+    folder as tuning.json, and shown again by the next call without --set, whatever it was measured
+    with; --fresh measures anew. Of the reasons + speaks for the advice, − against what promises
+    more, and ! is a caution; * is the advised row.
 
     For example:
 
@@ -52,7 +54,7 @@ def tune_command(
     """
     if serve:
         require_service()
-    from moose.experiments.tuning import render, tune_run, tune_settings
+    from moose.experiments.tuning import next_steps, render, tune_run, tune_settings
 
     tuned = tune_run(
         run,
@@ -66,11 +68,8 @@ def tune_command(
         print_json(tuned.content)
     else:
         Console(soft_wrap=True, highlight=False).print(render(tuned.content))
-        position = tuned.content["advice"]["position"]
-        if position is not None:
-            typer.echo(
-                f"to use it: moose export {tuned.folder} --position {position:g} --out x.moose"
-            )
+        for line in next_steps(tuned):
+            typer.echo(line)
     if serve:
         app = make_service(tuned.folder, LOCAL)
         run_service(app, LOCAL, port, f"the dial is at http://{LOCAL}:{port}/dial; serving")

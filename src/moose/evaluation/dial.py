@@ -158,7 +158,7 @@ class DialMeasurement:
 
     @property
     def rivals(self) -> dict[str, Course]:
-        """The ways of running the plant that need no proof."""
+        """The ways of running the plant that need no policy."""
         return {CLONE: self.courses[0]} | ({} if self.hold is None else {HOLD: self.hold})
 
     @property

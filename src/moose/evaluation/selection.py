@@ -2,8 +2,8 @@
 
 The policy is imagined at every position of its dial, in models that were fitted for this purpose:
 of two kinds, each on a part of the log, from states of the other part. Beside it stand the two ways
-of running the plant that need no proof: as the log did (the dial at 0) and *hold*, never changing
-anything. The better of them in the models is what a position has to beat:
+of running the plant that need no policy: as the log did (the dial at 0, a clone) and *hold*, never
+changing anything. The better of them in the models is what a position has to beat:
 
     score(λ) = η min_k G_k(λ) + (1 − η) mean_k G_k(λ) − q B d(λ)
 
@@ -19,11 +19,11 @@ B       —          size of the return of the better of clone and hold
 q       distrust   share of it that is not believed, for a unit of distance
 ======  =========  ==================================================================
 
-Two things that sound alike are kept apart. *Strayed* is the distance from what is known or needs no
-proof, and decides. *New* counts situations that the log has not been in, hold's among them: there
+Two things that sound alike are kept apart. *Strayed* is the distance from log and hold, and
+decides. *New* counts situations that the log has not been in, hold's among them: there
 models may agree and be wrong together, and the lower bound of a return is lowered for it:
 
-    bound(λ) = min_k R_k(λ) − o − q B d_log(λ)
+    bound(λ) = min_k R_k(λ) − max(o, 0) − q B d_log(λ)
 
 o is what the models promise too much for held-out stretches of the log, in that fifth of them,
 ordered by distance, where it is most.
@@ -168,6 +168,10 @@ def _about_gains(
             )
         else:
             yield Reason("against", f"{told}: no gain at all.")
+    for name, rival in rivals.items():
+        ahead = int(np.sum(rival.by_model > choice.course.by_model))
+        if ahead:
+            yield Reason("caution", f"{ahead} of {models} models see {_NAMES[name]} ahead of this.")
 
 
 def _about_distance(course: Course) -> Reason:
@@ -186,9 +190,16 @@ def _about_models(choice: Choice, measured: DialMeasurement) -> Iterator[Reason]
         "caution" if worst > 0 else "for",
         f"Along the log's own actions the models tell {100 * measured.explained:.0f} % of the "
         f"variance of what {measured.stretch_returns.shape[1]:,} held-out stretches have earned, "
-        f"and are off by {signed(measured.bias)} on average ({signed(worst)} in the fifth of "
-        "them, by distance from the log, where they promise most too much).",
+        f"and promise {_too_much(measured.bias)} on average ({_too_much(worst)} in that fifth of "
+        "them, by distance from the log, where they promise most).",
     )
+    logged = float(measured.logged_returns.mean())
+    if logged > float(choice.course.returns.mean()):
+        yield Reason(
+            "caution",
+            f"The log itself has earned {plain(logged)} from the same states, more than is "
+            "imagined for this.",
+        )
     imagined, best = float(choice.course.returns.mean()), float(measured.stretch_returns[1].max())
     if imagined > best:
         yield Reason(
@@ -202,3 +213,7 @@ def _about_models(choice: Choice, measured: DialMeasurement) -> Iterator[Reason]
             "The log itself has hardly held still: what that earns is the models' guess, and "
             "whether it is safe is for those to say who know the plant.",
         )
+
+
+def _too_much(promise: float) -> str:
+    return f"{plain(abs(promise))} too {'much' if promise > 0 else 'little'}"

@@ -6,6 +6,7 @@ that training used and of the other one, and kept in the cache: all seeds of a d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,6 +83,10 @@ class TunedRun(NamedTuple):
     folder: Path
     content: dict[str, Any]
     """What :data:`TUNING` holds."""
+    position: float
+    """Where the dial of the run's policy stands."""
+    is_known: bool
+    """Whether it had been measured before."""
 
 
 def tune_settings(overrides: Sequence[str] = ()) -> TuneSettings:
@@ -118,7 +123,7 @@ def tune_run(
         raise no_dial_in(folder, manifest)
     known = None if is_fresh else _read(folder, manifest, settings)
     if known is not None:
-        return TunedRun(folder, known)
+        return TunedRun(folder, known, actor.position, is_known=True)
     settings = settings or TuneSettings()
     dataset = find_log(folder, manifest, cache, progress)
     task = task_of(dataset.provenance)
@@ -143,7 +148,7 @@ def tune_run(
     }
     with atomic_file(folder / TUNING) as temporary:
         write_json(temporary, content)
-    return TunedRun(folder, content)
+    return TunedRun(folder, content, actor.position, is_known=False)
 
 
 def _fit_witnesses(
@@ -222,6 +227,7 @@ def describe(
             "groups": len(partition.pairs),
             "models": witnesses * models,
             "manner": partition.manner,
+            "changed": changed_settings(settings),
         },
         "positions": rounded(measured.positions),
         "dial": [
@@ -244,6 +250,19 @@ def describe(
         },
         "settings": settings_tree(settings),
     }
+
+
+def changed_settings(settings: TuneSettings) -> list[str]:
+    """Those that are not the defaults, as ``a.b=c``."""
+
+    def differences(tree: Mapping[str, Any], usual: Mapping[str, Any], path: str) -> Iterator[str]:
+        for name, value in tree.items():
+            if isinstance(value, Mapping):
+                yield from differences(value, usual.get(name) or {}, f"{path}{name}.")
+            elif name not in usual or usual[name] != value:
+                yield f"{path}{name}={json.dumps(value)}"
+
+    return [*differences(settings_tree(settings), settings_tree(TuneSettings()), "")]
 
 
 def _read(folder: Path, manifest: Manifest, settings: TuneSettings | None) -> dict[str, Any] | None:
@@ -303,10 +322,31 @@ def render(content: Mapping[str, Any]) -> RenderableType:
 def advised(content: Mapping[str, Any]) -> str:
     """The advice as a line."""
     advice = content["advice"]
-    worth = f"imagined return {advice['return']:.2f}, at least {advice['lower_bound']:.2f}"
+    worth = f"imagined return {advice['return']:.2f}, lower bound {advice['lower_bound']:.2f}"
     if advice["position"] is None:
         return f"advice: hold, that is, never change anything ({worth})"
     return f"advice: dial at {advice['position']:.2f} ({worth})"
+
+
+def next_steps(tuned: TunedRun) -> Iterator[str]:
+    """What to do with a measurement, in lines."""
+    protocol, position = tuned.content["protocol"], tuned.content["advice"]["position"]
+    if tuned.is_known:
+        changed = ", ".join(protocol.get("changed", []))
+        yield (
+            f"measured before with {changed}; with the defaults: moose tune {tuned.folder} --fresh"
+            if changed
+            else f"measured before; to measure anew: moose tune {tuned.folder} --fresh"
+        )
+    if position is None:
+        yield f"to look at the dial all the same: moose tune {tuned.folder} --serve"
+    elif position == rounded(tuned.position):
+        yield f"the run's policy stands there: moose serve {tuned.folder}"
+    else:
+        yield (
+            f"the run's policy stands at {tuned.position:g}; to use the advice: "
+            f"moose export {tuned.folder} --position {position:g} --out x.moose"
+        )
 
 
 def _shown(rows: Sequence[Mapping[str, Any]], advised: float | None) -> Iterator[Mapping[str, Any]]:

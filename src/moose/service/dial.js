@@ -58,7 +58,7 @@ function firstIndex() {
 
 function indexInAddress() {
   const position = parseFloat(option("position"));
-  return Number.isFinite(position) ? nearest(position) : null;
+  return position >= 0 && position <= 1 ? nearest(position) : null;
 }
 
 function turnTo(index) {
@@ -121,12 +121,21 @@ function showAdvice() {
       `${tidy(advice.lower_bound)}. The log has earned ${tidy(known.tuning.logged.return)}` +
       `${hold ? `, never changing anything ${tidy(hold.return)}` : ""}.`;
   }
+  byId("promise").textContent += controllerStands();
   byId("advised").textContent = markWord();
   byId("reasons").replaceChildren(...reasons.map(({ kind, text }) => {
     const item = element("li", "", text);
     item.dataset.kind = kind;
     return item;
   }));
+}
+
+// The controller of this service may stand elsewhere than what is advised.
+function controllerStands() {
+  const { advice } = known.tuning, position = known.manifest.numbers?.position;
+  if (!isKnown(position)) return "";
+  const isAdvised = isKnown(advice.position) && fixed(advice.position) === fixed(position);
+  return ` The controller of this service has it at ${fixed(position)}${isAdvised ? "" : ", which is not what is advised"}.`;
 }
 
 const markWord = () => (known.tuning.advice.choice === "hold" ? "best lower bound" : "advised");
@@ -137,7 +146,9 @@ function showManner() {
     `imagined from ${protocol.start_states} states of the log in ${protocol.models} models` +
     `${protocol.groups > 1 ? ` of ${protocol.groups} groups` : ""}. ${sentence(protocol.manner)}` +
     `${protocol.manner.endsWith(".") ? "" : "."} Along the log's own actions they tell ${share(models.explained)} ` +
-    `of the variance of what was earned, and are off by ${models.bias > 0 ? "+" : ""}${tidy(models.bias)} on average.`;
+    `of the variance of what was earned, and promise ${tidy(Math.abs(models.bias))} too ` +
+    `${models.bias > 0 ? "much" : "little"} on average.` +
+    `${protocol.changed?.length ? ` Not as by default: ${protocol.changed.join(", ")}.` : ""}`;
 }
 
 // ------------------------------------------------------------------- what depends on the position
