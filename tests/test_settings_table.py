@@ -10,6 +10,7 @@ import pytest
 from moose.algorithms.registry import ALGORITHMS
 from moose.config import Settings, load_settings
 from moose.experiments.judgement import JudgeSettings, judge_settings
+from moose.experiments.tuning import TuneSettings, tune_settings
 
 TEXT = (Path(__file__).parent.parent / "docs" / "training.md").read_text()
 
@@ -62,6 +63,19 @@ def test_the_settings_of_a_judgement_are_listed_with_their_defaults():
     }
     assert set(listed) == set(names_in(JudgeSettings))
     assert judge_settings([f"{name}={value}" for name, value in listed.items()]) == JudgeSettings()
+
+
+def test_the_settings_of_a_tuning_are_listed_with_their_defaults():
+    listed = table_below("All settings of a tuning")
+    assert tune_settings([f"{name}={value}" for name, value in listed.items()]) == TuneSettings()
+    # What recurrent models may be is told once, and what each kind does not look at not at all.
+    unused = re.compile(
+        r"stacked\.recurrent\.|recurrent\.recurrent\."
+        r"|recurrent\.(hidden|epochs|batch_size|learning_rate)$"
+    )
+    missing = set(names_in(TuneSettings)) - set(listed)
+    assert set(listed) < set(names_in(TuneSettings))
+    assert all(unused.match(name) for name in missing)
 
 
 def test_every_preset_is_listed():
