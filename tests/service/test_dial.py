@@ -225,6 +225,9 @@ def test_a_person_turns_the_dial(service):
         expect(page.locator("#stands")).to_have_text("0.90")
         page.reload()
         expect(page.locator("#stands")).to_have_text("0.90")
+        page.evaluate("location.hash = '#position=7'")
+        page.reload()
+        expect(page.locator("#stands")).to_have_text("0.75")  # what is advised, not the end
         assert (seen.errors, seen.outside(home=service.home)) == ([], [])
 
 
@@ -259,6 +262,7 @@ def test_the_advice_to_hold_on_a_small_dark_screen(make_run):
         page = seen.page
         expect(page.locator("#choice")).to_have_text("Advised: change nothing")
         expect(page.locator("#promise")).to_contain_text("Doing nothing is what is advised")
+        expect(page.locator("#promise")).to_contain_text("which is not what is advised")
         expect(page.locator("#stands")).to_have_text("0.75")
         expect(page.locator("#scale text.mark")).to_have_text("best lower bound 0.75")
         page.focus("#position")
