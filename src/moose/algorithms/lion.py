@@ -301,8 +301,8 @@ def make_update(
         changes, state = optimiser.update(gradients, learner.optimiser)
         following = Learner(optax.apply_updates(learner.params, changes), state)
         # Of one trajectory that has become chaotic the slope can be anything, and the sum with it.
-        is_told = size <= search.gradient_limit
-        learner = jax.tree.map(lambda new, old: jnp.where(is_told, new, old), following, learner)
+        is_followed = size <= search.gradient_limit
+        learner = jax.tree.map(lambda new, old: jnp.where(is_followed, new, old), following, learner)
         largest = float(np.finfo(np.float32).max)
         return learner, {**metrics, "gradient_norm": jnp.nan_to_num(size, nan=largest)}
 
