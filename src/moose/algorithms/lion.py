@@ -302,7 +302,9 @@ def make_update(
         following = Learner(optax.apply_updates(learner.params, changes), state)
         # Of one trajectory that has become chaotic the slope can be anything, and the sum with it.
         is_followed = size <= search.gradient_limit
-        learner = jax.tree.map(lambda new, old: jnp.where(is_followed, new, old), following, learner)
+        learner = jax.tree.map(
+            lambda new, old: jnp.where(is_followed, new, old), following, learner
+        )
         largest = float(np.finfo(np.float32).max)
         return learner, {**metrics, "gradient_norm": jnp.nan_to_num(size, nan=largest)}
 
