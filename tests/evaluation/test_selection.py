@@ -10,7 +10,7 @@ from moose.evaluation.offline import Bundle
 from moose.evaluation.selection import SelectionSettings, choose_position, lower_bound, score
 
 BUNDLE = Bundle(np.zeros((3, 2, 3)), np.zeros((3, 1, 2)))
-SETTINGS = SelectionSettings(pessimism=0.5, distrust=0.1)
+SETTINGS = SelectionSettings(pessimism=1.0, distrust=0.1)
 
 
 def make_course(by_model, strayed=0.0, apart=0.0, new=0.0):
@@ -81,14 +81,21 @@ def test_without_an_action_that_holds_the_log_is_the_only_rival():
     assert set(choice.gains) == {"clone"}
 
 
-def test_one_sceptical_model_counts_as_much_as_it_is_told_to():
-    doubted = make_course([-50, -48, -52, -64])  # gains of 10, 10, 10 and −4 over holding
+def test_one_sceptical_model_counts_as_much_as_it_is_told_to_where_situations_are_new():
+    doubted = make_course([-50, -48, -52, -64], new=1.0)  # gains of 10, 10, 10 and −4 over holding
     measured = make_measurement([CLONE, doubted], HOLD)
     for pessimism, expected in ((0.0, 6.5), (0.5, 1.25), (1.0, -4.0)):
         settings = SETTINGS.model_copy(update={"pessimism": pessimism})
         assert score(doubted, measured, settings) == pytest.approx(expected)
-    doubtful = SETTINGS.model_copy(update={"pessimism": 1.0})
-    assert choose_position(measured, doubtful).position is None
+    assert choose_position(measured, SETTINGS).position is None
+
+
+@pytest.mark.parametrize(("new", "expected"), [(0.0, 6.5), (0.5, 1.25), (1.0, -4.0)])
+def test_a_sceptical_model_counts_the_less_the_more_is_known(new, expected):
+    doubted = make_course([-50, -48, -52, -64], new=new)
+    measured = make_measurement([CLONE, doubted], HOLD)
+    assert score(doubted, measured, SETTINGS) == pytest.approx(expected)
+    assert (choose_position(measured, SETTINGS).position == 1.0) == (expected > 0)
 
 
 def test_models_that_see_a_rival_ahead_and_a_log_that_earned_more_are_cautions():

@@ -5,15 +5,18 @@ of two kinds, each on a part of the log, from states of the other part. Beside i
 of running the plant that need no policy: as the log did (the dial at 0, a clone) and *hold*, never
 changing anything. The better of them in the models is what a position has to beat:
 
-    score(λ) = η min_k G_k(λ) + (1 − η) mean_k G_k(λ) − q B d(λ)
+    score(λ) = w min_k G_k(λ) + (1 − w) mean_k G_k(λ) − q B d(λ),      w = η n(λ)
 
-and the position of the highest score is advised, if that is above 0.
+and the position of the highest score is advised, if that is above 0. Where the log has been, models
+err each in its own way, and their mean is nearest to the truth; where it has not been, nobody knows
+which of them is right, and the most sceptical one is asked.
 
 ======  =========  ==================================================================
 symbol  name       meaning
 ======  =========  ==================================================================
 G_k     gain       return at λ less that of the better of clone and hold, in model k
-η       pessimism  weight of the most sceptical model
+n       new        share of imagined situations that are new to the log
+η       pessimism  weight of the most sceptical model where all of them are
 d       strayed    distance of imagined situations from log and hold, beyond the usual
 B       —          size of the return of the better of clone and hold
 q       distrust   share of it that is not believed, for a unit of distance
@@ -55,8 +58,9 @@ _MANY, _MOST = 0.1, 0.5
 class SelectionSettings(DialSettings):
     """How the positions of a dial are measured and weighed."""
 
-    pessimism: float = Field(default=0.5, ge=0, le=1)
-    """η: weight of the most sceptical model in a score; the mean of all has 1 − η."""
+    pessimism: float = Field(default=1.0, ge=0, le=1)
+    """η: weight of the most sceptical model in a score where all situations are new to the log; it
+    is less by the share that is known, and the mean of all models has the rest."""
     distrust: float = Field(default=0.1, ge=0)
     """q: share of the return to beat that is not believed, for a unit of distance."""
 
@@ -112,7 +116,8 @@ def choose_position(measured: DialMeasurement, settings: SelectionSettings) -> C
 def score(course: Course, measured: DialMeasurement, settings: SelectionSettings) -> float:
     """How much more than the better rival a course earns, as far as that is believed."""
     gains = course.by_model - measured.rivals[measured.best_rival].by_model
-    believed = settings.pessimism * gains.min() + (1.0 - settings.pessimism) * gains.mean()
+    weight = settings.pessimism * course.new
+    believed = weight * gains.min() + (1.0 - weight) * gains.mean()
     return float(believed - settings.distrust * measured.stake * course.strayed)
 
 

@@ -10,7 +10,7 @@ from moose.storage import read_json
 
 TUNING = "tuning.json"
 FORMAT = "moose-tuning"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: a position was chosen by another rule
 _PARTS = {
     "advice": dict,
     "reasons": list,
