@@ -9,7 +9,8 @@ already is not tuned again, so that it can be called while a grid goes on, and o
 Writes ``runs.jsonl``, a line for each run; ``choice.csv``, a line for each data set: the 10th
 percentile of the tails of all seeds at the advised positions, at the position that is best in
 hindsight, and by simple rules; and ``section.md``, the same beside published figures and what was
-hoped for, which ``moose grid page`` puts on the page of results.
+hoped for, which ``moose grid page`` puts on the page of results (not for other data sets than the
+benchmark's own, of which nothing is published).
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from moose.experiments.tuning import TuneSettings, tune_run, tune_settings
 from moose.progress import Progress, make_progress
 from moose.storage import atomic_file
 
-DEVELOPED_ON = ("ib/bad-0.2", "ib/mediocre-0.2", "ib/optimized-0.4", "ib/bad-0.6")
+DEVELOPED_ON = (
+    "ib/bad-0.2",
+    "ib/mediocre-0.2",
+    "ib/optimized-0.4",
+    "ib/bad-0.6",
+    "ib/mediocre-0.8",
+)
 """The rule of choice and its weights were found on runs of these data sets."""
 LION_DEVELOPED_ON = (
     "ib/optimized-0.4",
@@ -129,8 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     rows = [row_of(data, own, references[data]) for data, own in by_data(found.values())]
     write_table(chosen.results / "choice.csv", rows)
-    with atomic_file(chosen.results / "section.md") as temporary:
-        temporary.write_text(section_of(rows), encoding="utf-8")
+    if all(row["record"] is not None for row in rows):
+        with atomic_file(chosen.results / "section.md") as temporary:
+            temporary.write_text(section_of(rows), encoding="utf-8")
 
 
 def finished_runs(grid: Path) -> list[Path]:
@@ -300,8 +308,10 @@ def section_of(rows: Sequence[Row]) -> str:
         "",
         f"LION on {len(rows)} of 16 data sets, seeds {', '.join(seeds)}. `advised` is what "
         "`moose tune` advises each seed from the log alone, `best in hindsight` the one position "
-        "(or hold) that earns most for all seeds. The rule of choice was developed on other runs "
-        f"of {', '.join(short(data) for data in DEVELOPED_ON)} (\\*); only the others test it. "
+        "(or hold) that earns most for all seeds. The rule of choice was developed on runs of "
+        f"{', '.join(short(data) for data in DEVELOPED_ON)} (\\*); only the others test it, and "
+        "not all of it: that the most sceptical model counts only where situations are new was "
+        "settled for the sake of mediocre-0.8 with the figures of all data sets in view. "
         "Earnings are 10th percentiles as everywhere on this page, the behaviour's a mean. "
         "Records are the best that anybody has published, with hindsight; those without (p) are "
         "means, to be compared with ours.",

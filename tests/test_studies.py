@@ -289,6 +289,22 @@ def test_the_choice_study_puts_a_run_in_the_place_of_an_older_one(tmp_path, monk
     assert "| bad-0.6 \\* |" in (tmp_path / "section.md").read_text()
 
 
+def test_the_choice_study_has_no_section_about_data_of_which_nothing_is_published(
+    tmp_path, monkeypatch
+):
+    choice = study("choice")
+    own = made_up_run("data/own-0.8", 1, 0.5, (-90.0, -63.0, -66.0), (-90.0, -60.0, -50.0))
+    choice.write_lines(tmp_path / "runs.jsonl", [own | {"digest": "1"}])
+    monkeypatch.setattr(
+        choice, "describe_data", lambda *_, **__: {"hold": [-65.0] * 20, "batch": {"mean": -91.0}}
+    )
+    choice.main(["--grid", str(tmp_path), "--results", str(tmp_path)])
+    with open(tmp_path / "choice.csv", encoding="utf-8") as stream:
+        (read,) = csv.DictReader(stream)
+    assert (read["data"], read["developed_on"], read["record"]) == ("data/own-0.8", "False", "None")
+    assert not (tmp_path / "section.md").exists()
+
+
 def test_the_choice_study_says_how_far_its_goals_were_reached():
     choice = study("choice")
     promises = (-90.0, -60.0, -50.0)
