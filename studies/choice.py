@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = {(run["data"], run["seed"]): run for run in known}
     for folder in finished_runs(chosen.grid):
         request = read_run(folder).request
-        place = (request.data, request.seed)
+        place = (name_of(request.data), request.seed)
         # A run with other settings than this grid's, of an earlier version, gives way.
         if place not in found or found[place]["digest"] != folder.name:
             found[place] = describe_run(folder, settings, chosen.cache, progress)
@@ -170,13 +170,19 @@ def describe_run(
         positions[name] = {key: row[key] for key in (*KEPT, "score")} | {"tail": tail}
     hold = tuned["hold"]
     return {
-        "data": request.data,
+        "data": name_of(request.data),
         "seed": request.seed,
         "digest": folder.name,
         "advice": tuned["advice"],
         "positions": positions,
         "hold": None if hold is None else {key: hold[key] for key in KEPT},
     }
+
+
+def name_of(data: str) -> str:
+    """A data set's name, or its folder as seen from here: results tell nothing of a machine."""
+    folder, here = Path(data), Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else data
 
 
 def by_data(runs: Sequence[Run] | Any) -> Iterator[tuple[str, list[Run]]]:

@@ -289,6 +289,14 @@ def test_the_choice_study_puts_a_run_in_the_place_of_an_older_one(tmp_path, monk
     assert "| bad-0.6 \\* |" in (tmp_path / "section.md").read_text()
 
 
+def test_the_choice_study_tells_nothing_of_the_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name_of = study("choice").name_of
+    assert name_of(str(tmp_path / "data" / "own-0.8")) == "data/own-0.8"
+    assert name_of("ib/bad-0.6") == "ib/bad-0.6"
+    assert name_of("/elsewhere/own") == "/elsewhere/own"
+
+
 def test_the_choice_study_has_no_section_about_data_of_which_nothing_is_published(
     tmp_path, monkeypatch
 ):
