@@ -216,7 +216,8 @@ def made_up_run(data, seed, advised, tails, promises):
         )
     }
     advice = {"position": advised, "lower_bound": -70.0}
-    return {"data": data, "seed": seed, "advice": advice, "positions": positions, "hold": {}}
+    hold = {"return": -55.0}
+    return {"data": data, "seed": seed, "advice": advice, "positions": positions, "hold": hold}
 
 
 def test_the_choice_study_counts_regrets():
@@ -234,7 +235,10 @@ def test_the_choice_study_counts_regrets():
     assert row["regret"] == pytest.approx(2.0)
     assert row["regret_fixed"] == row["regret_most_promising"] == pytest.approx(3.0)
     assert row["regret_least_spread"] == pytest.approx(0.0)
+    # The last position promises −50 and holding −55.
+    assert row["regret_most_promising_or_hold"] == row["regret_most_promising"]
     assert (row["lower_bounds_held"], row["distance_grows"]) == (2, 2)
+    assert (row["on_dial"], row["lower_bounds_held_on_dial"]) == (1, 1)
     assert row["advised_mean"] == pytest.approx(-64.0)
     assert (row["paper"], row["record"]) == (-90.26, -77.7)
     assert row["developed_on"]
@@ -334,8 +338,20 @@ def test_the_choice_study_says_how_far_its_goals_were_reached():
     assert hold == "1 of 2"
     assert clone == "1 of 3; not on global-1.0, optimized-0.2"
     assert growing == "2 of 3 runs"
-    assert held == "3 of 3 runs"
+    assert held == "3 of 3 runs; 3 of the 3 in which a position is advised"
     section = choice.section_of(rows)
     assert "| bad-0.6 \\* | −91.00 | −90.00 | −65.00 | −90.26 | −77.70 | 0.5 | −63.00 |" in section
     assert "| optimized-0.2 | −91.00 | −60.00 | −65.00 | −60.35 | −58.20 (p) | 1 |" in section
+    assert "| median where not developed | 3.00 |" in section
     assert "| worst where not developed | 6.00 |" in section
+
+
+def test_the_choice_study_lets_a_simple_rule_hold_too():
+    choice = study("choice")
+    run = made_up_run("ib/bad-0.6", 1, 0.5, (-90.0, -63.0, -66.0), (-90.0, -60.0, -57.0))
+    row = choice.row_of("ib/bad-0.6", [run], {"hold": [-65.0] * 20, "batch": {"mean": -91.0}})
+    assert row["regret_most_promising"] == pytest.approx(3.0)
+    assert row["regret_most_promising_or_hold"] == pytest.approx(2.0)
+    run["hold"] = None
+    row = choice.row_of("ib/bad-0.6", [run], {"hold": [-65.0] * 20, "batch": {"mean": -91.0}})
+    assert row["regret_most_promising_or_hold"] == pytest.approx(3.0)

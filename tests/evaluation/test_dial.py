@@ -133,9 +133,10 @@ def test_an_imagined_difference_is_that_of_the_plant(world, measured):
     assert imagined == pytest.approx(true, rel=0.4)
 
 
-def test_few_episodes_are_begun_anywhere(world):
+def test_few_episodes_are_begun_anywhere_and_in_the_same_states_by_all_kinds_of_models(world):
     task, log, witnesses = world
-    few = [w._replace(held_out=w.held_out.select_episodes(np.arange(3))) for w in witnesses[:1]]
+    rest = witnesses[0].held_out.select_episodes(np.arange(3))
+    few = [w._replace(held_out=rest) for w in witnesses[:2]]
     actor = DialActor(
         constant_network(HISTORY * 3, [0.0, 0.0]),
         constant_network(HISTORY * 3 + 1, [0.5, 0.0]),
@@ -145,4 +146,6 @@ def test_few_episodes_are_begun_anywhere(world):
     settings = DialSettings(positions=2, num_starts=15, num_stretches=10)
     found = measure_dial(actor, few, task, settings, jax.random.key(3))
     assert found.starts == "any"
-    assert found.courses[0].returns.shape == (1, 2, 15)
+    assert found.courses[0].returns.shape == (2, 2, 15)
+    np.testing.assert_array_equal(*found.logged_returns.reshape(2, 15))
+    np.testing.assert_array_equal(*found.episodes)

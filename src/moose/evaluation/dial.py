@@ -209,7 +209,11 @@ def measure_dial(
     held_out = [witness.held_out for witness in witnesses]
     comparison = _where_to_begin(held_out, task, settings)
     horizon = common_horizon(held_out, task, comparison)
-    chosen = draw_starts(held_out, task, comparison, horizon, starts_key)
+    # Witnesses that have not seen the same episodes are asked about the same states of them.
+    logs = list({id(one): one for one in held_out}.values())
+    drawn = draw_starts(logs, task, comparison, horizon, starts_key)
+    states = {id(one): starts for one, starts in zip(logs, drawn, strict=True)}
+    chosen = [states[id(one)] for one in held_out]
     segments = [
         segments_at(one, jnp.asarray(starts), task, horizon)
         for one, starts in zip(held_out, chosen, strict=True)
