@@ -161,7 +161,7 @@ def without(name):
         ("{", StorageError, "not valid JSON"),
         ("[]", DataError, "'moose-tuning'"),
         (json.dumps(make_tuning() | {"format": "moose-run"}), DataError, "'moose-run'"),
-        (json.dumps(make_tuning() | {"schema_version": 3}), StorageError, "version 3"),
+        (json.dumps(make_tuning() | {"schema_version": 99}), StorageError, "version 99"),
         (without("reasons"), StorageError, "'reasons'"),
         (json.dumps(make_tuning() | {"dial": []}), StorageError, "0 for 21 positions"),
     ],

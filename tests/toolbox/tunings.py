@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from moose.experiments.tuning_file import FORMAT, SCHEMA_VERSION
+
 SIGNALS = ("x", "y", "lever")
 ACTIONS = ("push", "pull")
 STEPS = 100
@@ -35,8 +37,8 @@ def make_tuning(choice="dial", *, signals=SIGNALS, actions=ACTIONS, has_hold=Tru
             ("caution", "The models explain 90 % of what the signals did."),
         ]
     return {
-        "format": "moose-tuning",
-        "schema_version": 1,
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
         "digest": "5eed" * 4,
         "advice": {"choice": choice, **advice},
         "reasons": [{"kind": kind, "text": text} for kind, text in reasons],
