@@ -36,7 +36,7 @@ SOURCES = Path(storage.__file__).parents[1]
 
 
 def make(path: Path, text: str, *, overwrite: bool = False) -> None:
-    with atomic_folder(path, overwrite=overwrite) as folder:
+    with atomic_folder(path, replaces="moose-thing" if overwrite else None) as folder:
         (folder / "a.txt").write_text(text)
         (folder / "deeper").mkdir()
         (folder / "deeper" / "b.txt").write_text(text)
@@ -95,8 +95,14 @@ def test_overwriting_never_deletes_what_is_not_ours(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "diary.txt").write_text("dear")
-    with pytest.raises(StorageError, match="not written by this program"):
+    with pytest.raises(StorageError, match="holds something else, not a thing"):
         make(home, "one", overwrite=True)
+    # Other programs call their files manifest.json as well.
+    for text in ('{"name": "an extension"}', '{"format": "webapp"}', "[]", "{half"):
+        (home / storage.MANIFEST).write_text(text)
+        with pytest.raises(StorageError, match="holds something else, not a thing"):
+            make(home, "one", overwrite=True)
+    (home / storage.MANIFEST).unlink()
     (tmp_path / "file").write_text("dear")
     with pytest.raises(StorageError, match="There is a file"):
         make(tmp_path / "file", "one", overwrite=True)
@@ -104,9 +110,18 @@ def test_overwriting_never_deletes_what_is_not_ours(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "home"]
 
 
-def test_an_empty_folder_may_be_overwritten(tmp_path: Path) -> None:
+def test_overwriting_never_deletes_another_thing_of_ours(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "run") as folder:
+        write_manifest(folder, "moose-run", 1, {})
+    with pytest.raises(StorageError, match="holds a run, not a thing"):
+        make(tmp_path / "run", "one", overwrite=True)
+    assert read_manifest(tmp_path / "run", "moose-run", 1)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_empty_folder_may_be_filled(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "thing").mkdir()
-    make(tmp_path / "thing", "one", overwrite=True)
+    make(tmp_path / "thing", "one", overwrite=overwrite)
     assert text_in(tmp_path / "thing") == "one"
 
 
@@ -129,7 +144,7 @@ def test_an_interruption_leaves_the_old_version_and_nothing_else(
 ) -> None:
     make(tmp_path / "thing", "one")
     for path in (tmp_path / "thing", tmp_path / "other"):
-        with pytest.raises(interruption), atomic_folder(path, overwrite=True) as folder:
+        with pytest.raises(interruption), atomic_folder(path, replaces="moose-thing") as folder:
             write_half_and_raise(folder / "a.txt", interruption)
     assert os.listdir(tmp_path) == ["thing"]
     assert text_in(tmp_path / "thing") == "one"
@@ -228,7 +243,7 @@ elif stage == "between":
         rename(source, target)
         die()
     os.rename = rename_then_die
-with storage.atomic_folder(place, overwrite=True) as folder:
+with storage.atomic_folder(place, replaces="moose-thing") as folder:
     (folder / "a.txt").write_text("two")
     if stage == "half":
         die()
@@ -332,7 +347,7 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     from moose.errors import StorageError
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-    for writer in (lambda path: atomic_folder(path, overwrite=True), atomic_file):
+    for writer in (lambda path: atomic_folder(path, replaces="moose-thing"), atomic_file):
         place = Path(sys.argv[1]) / ("folder" if writer is not atomic_file else "file")
         try:
             with writer(place) as name:

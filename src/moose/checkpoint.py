@@ -40,9 +40,9 @@ def save_tree(
         format_name: What the folder is, for its manifest.
         schema_version: Version of that format.
         content: What else the manifest should say.
-        overwrite: Replace an existing folder.
+        overwrite: Replace a folder of this format.
     """
-    with atomic_folder(path, overwrite=overwrite) as folder:
+    with atomic_folder(path, replaces=format_name if overwrite else None) as folder:
         write_tensors(folder / TENSORS, tree)
         write_manifest(folder, format_name, schema_version, content or {})
 

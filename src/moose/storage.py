@@ -42,7 +42,7 @@ _PREVIOUS_PREFIX = ".old-"
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replaces: str | None = None) -> Iterator[Path]:
     """Yield a temporary folder that becomes ``path`` when the block ends without an error.
 
     Missing parent folders are made, and stay if the block fails. Links are followed, so the
@@ -50,15 +50,16 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Args:
         path: The folder to create.
-        overwrite: Replace an existing folder instead of refusing. Only an empty folder or one
-            with a manifest is replaced, so that a slip of the pen cannot delete a home folder.
+        replaces: What may be there already and is replaced, such as ``moose-dataset``: a folder
+            whose manifest says so. Anything else but an empty folder is refused, so that a slip
+            of the pen cannot delete a run or a home folder.
 
     Yields:
         The folder to write into.
     """
     with named_os_errors(path):
         target = _real(path)
-        _refuse_to_replace(target, overwrite)
+        require_free(target, replaces)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _sibling(target, _TEMPORARY_PREFIX)
         try:
@@ -69,7 +70,7 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                     _flush(file)
                 _flush(temporary)
                 # Asked again: another process may have made the folder in the meantime.
-                _refuse_to_replace(target, overwrite)
+                require_free(target, replaces)
                 _replace_folder(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -305,7 +306,8 @@ def verify_checksums(folder: Path, expected: Mapping[str, str]) -> None:
             )
 
 
-def _refuse_to_replace(path: Path, overwrite: bool) -> None:
+def require_free(path: Path, replaces: str | None = None) -> None:
+    """Raise a :class:`StorageError` if :func:`atomic_folder` could not take this place."""
     if not os.path.lexists(path):
         return
     if not path.is_dir():
@@ -314,18 +316,34 @@ def _refuse_to_replace(path: Path, overwrite: bool) -> None:
             where=str(path),
             advice="choose another place, or move the file away",
         )
-    if not overwrite:
+    if not any(path.iterdir()):
+        return
+    if replaces is None:
         raise StorageError(
             "The folder exists already.",
             where=str(path),
-            advice="choose another place, or ask for it to be overwritten",
+            advice="choose another place, or ask for it to be overwritten (--overwrite)",
         )
-    if any(path.iterdir()) and not (path / MANIFEST).is_file():
+    if (found := _format_in(path)) != replaces:
+        kind = replaces.removeprefix("moose-").replace("-", " ")
+        holds = "something else" if found is None else f"a {found.removeprefix('moose-')}"
         raise StorageError(
-            f"The folder to overwrite has no {MANIFEST}, so it was not written by this program.",
+            f"The folder to overwrite holds {holds}, not a {kind}.",
             where=str(path),
             advice="choose another place, or move the folder away yourself",
         )
+
+
+def _format_in(folder: Path) -> str | None:
+    """What a folder's manifest says it is; None if it has none of ours."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    try:
+        manifest = read_json(folder / MANIFEST)
+    except StorageError:
+        return None
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    return found if isinstance(found, str) and found.startswith("moose-") else None
 
 
 def _replace_folder(temporary: Path, path: Path) -> None:

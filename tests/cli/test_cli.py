@@ -153,7 +153,7 @@ def test_make_replaces_only_when_asked(moose, tmp_path):
     assert moose("data", "make", "ib/bad-0.2", *SMALL, "--out", out)[0] == 0
     before = load_dataset(out).fingerprint
     result = moose("data", "make", "ib/bad-0.2", *SMALL, "--seed", 1, "--out", out)
-    check_error(*result, "in this place already", str(out), "--overwrite")
+    check_error(*result, "exists already", str(out), "--overwrite")
     assert load_dataset(out).fingerprint == before
     result = moose("data", "make", "ib/bad-0.2", *SMALL, "--seed", 1, "--out", out, "--overwrite")
     assert result[0] == 0

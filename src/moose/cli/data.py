@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for
-from moose.errors import ConfigError, StorageError
+from moose.errors import ConfigError
+from moose.storage import require_free
 
 app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True)
 
@@ -106,17 +107,13 @@ def make_command(
     }
     given = {option: value for option, value in chosen.items() if value is not None}
     recipe = recipes.any_recipe_of(name, seed=seed, steps=steps, **given)
-    if out is not None and out.exists() and not overwrite:
-        raise StorageError(
-            "There is something in this place already.",
-            where=str(out),
-            advice="choose another folder, or replace the data set in it with --overwrite",
-        )
-    from moose.data.files import save_dataset
+    from moose.data.files import FORMAT, save_dataset
     from moose.envs import catalog
     from moose.experiments import summary
 
     progress = progress_for(quiet)
+    if out is not None:
+        require_free(out, FORMAT if overwrite else None)
     if out is None:
         dataset = catalog.cached_dataset(recipe, cache=cache, progress=progress)
         path = recipes.cached_path(recipe, cache)
@@ -203,9 +200,10 @@ def import_command(
 
     - `moose data import plant.yaml plant.parquet --out data/plant --fix gaps=split`
     """
-    from moose.data.files import save_dataset
+    from moose.data.files import FORMAT, save_dataset
     from moose.tasks.intake import load_plant
 
+    require_free(out, FORMAT if overwrite else None)
     dataset, findings = load_plant(task, files, fixes=fix or (), progress=progress_for(quiet))
     save_dataset(dataset, out, overwrite=overwrite)
     content = {
@@ -300,8 +298,10 @@ def report_command(
     from moose.storage import atomic_folder, write_manifest
     from moose.tasks.registry import task_of
 
+    replaces = "moose-data-report" if overwrite else None
     if out is not None:
         figures.picture_format(out / data_figures.PICTURES[0])
+        require_free(out, replaces)
     progress = progress_for(quiet)
     if task is not None:
         from moose.tasks.intake import load_plant
@@ -320,7 +320,7 @@ def report_command(
     known = task_of(dataset.provenance)
     content = data_report.report_data(dataset, known)
     if out is not None:
-        with atomic_folder(out, overwrite=overwrite) as folder:
+        with atomic_folder(out, replaces=replaces) as folder:
             data_figures.draw_report(dataset, known, content, folder)
             write_manifest(folder, "moose-data-report", 1, content)
     if as_json:

@@ -50,7 +50,7 @@ def save_dataset(dataset: Dataset, path: Path | str, *, overwrite: bool = False)
     Raises:
         StorageError: The place cannot be written to; what was there before is still there.
     """
-    with atomic_folder(Path(path), overwrite=overwrite) as folder:
+    with atomic_folder(Path(path), replaces=FORMAT if overwrite else None) as folder:
         _write_table(
             folder / _OBSERVATIONS,
             _float_schema(dataset.observation_names),

@@ -99,14 +99,13 @@ def read_interchange(
         raise DataError(error.what, where=f"{path}: {error.where}", advice=error.advice) from error
 
 
-def write_minari(dataset: Dataset, path: Path, dataset_id: str, *, overwrite: bool = False) -> None:
+def write_minari(dataset: Dataset, path: Path, dataset_id: str) -> None:
     """Write a data set as a Minari folder, whole or not at all.
 
     Args:
         dataset: What to write; every episode needs its final observation.
         path: The folder; Minari's own loader takes ``path / "data"``.
         dataset_id: Minari's name for it, such as ``plant/log-v0``.
-        overwrite: Replace the folder if it is one of ours.
     """
     if importlib.util.find_spec("minari") is None:
         raise MissingExtraError("minari", "minari", "Writing a Minari data set")
@@ -124,7 +123,7 @@ def write_minari(dataset: Dataset, path: Path, dataset_id: str, *, overwrite: bo
     def box(values: npt.NDArray[np.float32]) -> gymnasium.spaces.Box:
         return gymnasium.spaces.Box(-np.inf, np.inf, values.shape[1:], np.float32)
 
-    with atomic_folder(path, overwrite=overwrite) as folder:
+    with atomic_folder(path) as folder:
         (folder / "data").mkdir()
         storage = MinariStorage.new(
             folder / "data", box(dataset.observations), box(dataset.actions), data_format="hdf5"

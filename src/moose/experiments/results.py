@@ -51,7 +51,7 @@ def publish(store: Store, results: Path) -> Path:
         )
     table = make_table(store)
     place = results / str(table["name"])
-    with atomic_folder(place, overwrite=True) as folder:
+    with atomic_folder(place, replaces=_FORMAT) as folder:
         write_json(folder / _TABLE, table)
         write_json(folder / "curves.json", make_curves(store))
         write_json(folder / "grid.json", {"grid": store.facts()["grid"]})

@@ -190,7 +190,7 @@ def save_policy(policy: Policy, path: Path, *, overwrite: bool = False) -> None:
         "origin": dict(policy.origin),
         "saved_by": f"moose {__version__}",
     }
-    with atomic_folder(path, overwrite=overwrite) as folder:
+    with atomic_folder(path, replaces=FORMAT[0] if overwrite else None) as folder:
         write_tensors(folder / TENSORS, actor)
         if policy.familiarity is not None:
             write_tensors(folder / SUPPORT, policy.familiarity)
