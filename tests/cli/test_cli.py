@@ -160,6 +160,35 @@ def test_make_replaces_only_when_asked(moose, tmp_path):
     assert load_dataset(out).fingerprint != before
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["gym/Pendulum-v1", "--episodes", 3], "gym/… takes --transitions and --policy"),
+        (["mujoco/hopper", "--setpoint", 3], "--setpoint cannot be chosen for mujoco/hopper"),
+        (["ib/bad-0.2", "--transitions", 3], "ib/… takes --episodes and --setpoint"),
+        (["ib/bad-0.2", "--expert", "e", "--out", "o"], "--policy cannot be chosen for ib/bad-0.2"),
+        (["gym/Pendulum-v1", "--expert", "e"], "give --out FOLDER"),
+        (["Pendulum-v1"], "gym/Pendulum-v1"),
+    ],
+)
+def test_make_takes_what_fits_the_kind_of_data(moose, words, problem):
+    check_error(*moose("data", "make", *words), problem)
+
+
+def test_an_expert_is_trained_and_plays(moose, tmp_path):
+    expert, log = tmp_path / "expert", tmp_path / "log"
+    sizes = ["--steps", 100, "--set", "evaluation_episodes=1", "--set", "learner.hidden=[8]"]
+    code, _, err = moose("data", "expert", "gym/Pendulum-v1", *sizes, "--out", expert, "--quiet")
+    assert code == 0
+    assert "all 100 steps are random" in err
+    words = ["--transitions", 50, "--out", log, "--json", "--quiet"]
+    code, out, err = moose("data", "make", "gym/Pendulum-v1", "--expert", expert, *words)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["transitions"] == 50
+    assert json.loads(out)["returns"]["cut_episodes"] == 1
+    assert load_dataset(log).provenance["recipe"]["policy"] == "expert"
+
+
 def test_make_does_not_overwrite_what_is_no_data_set(moose, tmp_path):
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-my-love.txt").write_text("...")

@@ -145,11 +145,11 @@ def test_an_evaluation_stands_beside_what_has_to_be_beaten():
     rows = {row["name"]: row for row in result["controllers"]}
     assert list(rows) == [
         *("policy, seed 0", "policy, seed 3", "policy, all seeds"),
-        *("hold", "data (shorter episodes)", "behaviour, expected"),
+        *("hold", "data", "behaviour, expected"),
     ]
     assert rows["hold"]["mean"] == pytest.approx(-64.9, abs=0.5)
     assert rows["behaviour, expected"]["mean"] == pytest.approx(-275.5)
-    assert rows["data (shorter episodes)"]["episodes"] == 4
+    assert (rows["data"]["episodes"], rows["data"]["cut_episodes"]) == (4, 4)
     seeds = [rows["policy, seed 0"]["mean"], rows["policy, seed 3"]["mean"]]
     assert rows["policy, all seeds"]["mean"] == pytest.approx(sum(seeds) / 2)
     assert all(row["percentile_10"] < row["mean"] for row in list(rows.values())[:5])

@@ -10,6 +10,7 @@ from moose.envs.catalog import make_dataset
 from moose.envs.experts import find_expert, make_expert, read_expert, write_expert
 from moose.envs.gymnasium_recipes import GymnasiumRecipe
 from moose.errors import ConfigError, StorageError
+from moose.storage import sha256_of
 
 
 @pytest.fixture
@@ -71,6 +72,21 @@ def test_demonstrations_are_the_experts_with_mistakes(expert, monkeypatch):
     assert inside.sum() > 100
     assert np.abs(actions).max() <= 2.0
     assert 0.1 < np.std(noisy[inside]) < 0.7  # of 0.6 in the action's units, less what was cut
+
+
+def test_an_expert_of_ones_own_plays_from_its_file(expert, tmp_path):
+    pytest.importorskip("gymnasium")
+    file = tmp_path / "e.safetensors"
+    write_expert(expert, file)
+    recipe = GymnasiumRecipe(
+        environment="Pendulum-v1", policy="expert", transitions=20, random_share=0.0, noise=0.0
+    )
+    data = make_dataset(recipe, expert=file)
+    expected = 2.0 * expert.act(data.observations[:20])
+    np.testing.assert_allclose(data.actions, expected, rtol=1e-4, atol=1e-4)
+    assert data.provenance["expert_sha256"] == sha256_of(file)
+    with pytest.raises(ConfigError, match="3 observations into 1 actions, and the environment has"):
+        make_dataset(recipe.model_copy(update={"environment": "Hopper-v4"}), expert=file)
 
 
 def test_every_expert_of_the_program_can_be_read():

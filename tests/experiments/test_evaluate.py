@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import json
 import types
 
 import gymnasium
 import jax
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
+from rich.console import Console
 
 import moose
 from moose.data.files import save_dataset
 from moose.data.normalize import measure
 from moose.envs.catalog import make_dataset
+from moose.envs.gymnasium_plants import versions_of_plants
 from moose.envs.gymnasium_recipes import gymnasium_recipe_of
 from moose.envs.plants import make_industrial_benchmark
 from moose.envs.recipes import recipe_of
@@ -23,6 +28,7 @@ from moose.experiments.evaluate import (
     evaluation_key,
     make_observer,
     plant_of,
+    render,
     tail_of_training,
 )
 from moose.experiments.run_folder import (
@@ -190,6 +196,8 @@ def test_a_run_on_a_gymnasium_data_set_is_watched_and_played_there(pendulum_run)
     assert result["protocol"] == {"episodes": 4, "steps": 100, "discount": 0.99, "seed": 0}
     policy, data = result["controllers"]
     assert (policy["name"], data["name"]) == ("policy", "data")
+    assert data["cut_episodes"] == 0
+    assert result["plant"] == {"name": "gym/Pendulum-v1", "versions": versions_of_plants()}
     assert -1700 < policy["mean"] < 0
     # The same by hand: the same resets, one episode at a time.
     controller = moose.load_policy(pendulum_run / "policy")
@@ -210,9 +218,58 @@ def test_a_run_on_a_gymnasium_data_set_is_watched_and_played_there(pendulum_run)
 def test_another_environment_can_be_played_in_if_it_fits(pendulum_run):
     result = evaluate_run(pendulum_run, episodes=2, steps=20, environment="gym/Pendulum-v1")
     same = evaluate_run(pendulum_run, episodes=2, steps=20)
-    assert result["controllers"][0] == same["controllers"][0]
+    assert result["controllers"] == same["controllers"]
     with pytest.raises(ConfigError, match="has 2 observations, and the policy was trained with 3"):
         evaluate_run(pendulum_run, episodes=2, environment="gym/MountainCarContinuous-v0")
+
+
+class Wide(PendulumEnv):
+    """A pendulum with a motor of another strength."""
+
+    factor = 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(
+            self.factor * self.action_space.low, self.factor * self.action_space.high
+        )
+
+
+def test_what_a_log_earned_elsewhere_is_no_rival(pendulum_run):
+    narrow = type("Narrow", (Wide,), {"factor": 0.5})
+    gymnasium.register("Wide-v0", entry_point=Wide)
+    gymnasium.register("Narrow-v0", entry_point=narrow)
+    warnings = []
+    try:
+        result = evaluate_run(
+            pendulum_run, episodes=2, steps=5, environment="gym/Wide-v0", warn=warnings.append
+        )
+        with pytest.raises(ConfigError, match="beyond its bounds"):
+            evaluate_run(pendulum_run, episodes=2, steps=5, environment="gym/Narrow-v0")
+    finally:
+        del gymnasium.registry["Wide-v0"], gymnasium.registry["Narrow-v0"]
+    assert [row["name"] for row in result["controllers"]] == ["policy"]
+    assert warnings == ["leaving out the data's own return: it was not earned in gym/Wide-v0"]
+    assert "from fresh resets of gym/Wide-v0 (gymnasium " in text_of(render(result))
+
+
+def test_a_log_of_one_episode_has_a_return_without_an_error(tmp_path):
+    log = make_dataset(gymnasium_recipe_of("gym/Pendulum-v1", transitions=60))
+    save_dataset(log, tmp_path / "log")
+    request = make_request(str(tmp_path / "log"), algorithm="clone", settings=[PENDULUM["config"]])
+    begin_run(request, tmp_path / "run")
+    resume_run(tmp_path / "run", cache=tmp_path / "cache")
+    result = evaluate_run(tmp_path / "run", episodes=2)
+    data = result["controllers"][-1]
+    assert (data["episodes"], data["standard_error"], data["cut_episodes"]) == (1, None, 1)
+    json.dumps(result, allow_nan=False)
+    assert "data (1 cut before 100 steps)" in text_of(render(result))
+
+
+def text_of(page):
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(page)
+    return console.export_text()
 
 
 def test_a_gymnasium_plant_is_no_function(pendulum_run):

@@ -98,8 +98,18 @@ def test_another_training_in_the_folder_is_not_touched(tmp_path):
     before = (tmp_path / EXPERT).read_bytes()
     with pytest.raises(RunError, match="Another training"):
         train_expert(settings(steps=200, seed=1), tmp_path)
+    for change in ({"steps": 400}, {"environment": "MountainCarContinuous-v0"}):
+        with pytest.raises(RunError, match="Another training"):
+            train_expert(settings(**({"steps": 200} | change)), tmp_path)
     assert (tmp_path / EXPERT).read_bytes() == before
     assert json.loads((tmp_path / SUMMARY).read_text())["settings"]["seed"] == 0
+
+
+def test_something_else_in_the_folder_is_not_touched(tmp_path):
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(RunError, match=r"something else in this folder: letters.txt"):
+        train_expert(settings(steps=200), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["letters.txt"]
 
 
 @pytest.mark.parametrize(

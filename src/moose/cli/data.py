@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for
+from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for, warn
 from moose.errors import ConfigError
 from moose.storage import require_free
 
@@ -72,13 +73,21 @@ def make_command(
         int | None, typer.Option(help="How many episodes (ib/…, default 100).")
     ] = None,
     transitions: Annotated[
-        int | None, typer.Option(help="How many transitions (gym/…, default 100,000).")
+        int | None,
+        typer.Option(help="How many (gym/…, default 100,000; mujoco/…, default 1,000,000)."),
     ] = None,
     steps: Annotated[int, typer.Option(help="Steps of each episode, at most.")] = 1000,
     setpoint: Annotated[
         float | None, typer.Option(help="The plant's setpoint, 0 to 100 (ib/…, default 70).")
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Who acts (gym/…): random or expert.")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Who acts: random (default of gym/…) or expert (default of mujoco/…)."),
+    ] = None,
+    expert: Annotated[
+        Path | None,
+        typer.Option(help="What 'moose data expert' wrote: its play with mistakes (needs --out)."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write (default: the cache).")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the data set that is in the folder.")
@@ -96,16 +105,24 @@ def make_command(
     - `moose data make ib/global-1.0 --seed 3 --episodes 20 --out data/small`
 
     - `moose data make gym/Pendulum-v1 --policy random --transitions 20000`
+
+    - `moose data make mujoco/hopper --transitions 50000 --out data/hopper`
+
+    - `moose data make gym/Pendulum-v1 --expert experts/pendulum --out data/swing`
     """
     from moose.envs import recipes
+    from moose.envs.gymnasium_recipes import is_gymnasium
 
-    chosen = {
-        "episodes": episodes,
-        "transitions": transitions,
-        "setpoint": setpoint,
-        "policy": policy,
+    if expert is not None:
+        expert, policy = _expert_in(expert, policy, out), "expert"
+    of_benchmark = {"episodes": episodes, "setpoint": setpoint}
+    of_environment = {"transitions": transitions, "policy": policy}
+    given = {
+        option: value
+        for option, value in (of_benchmark | of_environment).items()
+        if value is not None
     }
-    given = {option: value for option, value in chosen.items() if value is not None}
+    _require_fitting(name, given, of_environment if is_gymnasium(name) else of_benchmark)
     recipe = recipes.any_recipe_of(name, seed=seed, steps=steps, **given)
     from moose.data.files import FORMAT, save_dataset
     from moose.envs import catalog
@@ -118,7 +135,7 @@ def make_command(
         dataset = catalog.cached_dataset(recipe, cache=cache, progress=progress)
         path = recipes.cached_path(recipe, cache)
     else:
-        dataset = catalog.make_dataset(recipe, progress=progress)
+        dataset = catalog.make_dataset(recipe, expert=expert, progress=progress)
         save_dataset(dataset, out, overwrite=overwrite)
         path = out
     returns = summary.summarise(dataset)["returns"]
@@ -140,6 +157,30 @@ def make_command(
             f"\nreturn:      {earned}\n             {counted}"
             f"\nfolder:      {path}\nfingerprint: {dataset.fingerprint}"
         )
+
+
+def _require_fitting(name: str, given: Mapping[str, object], own: Mapping[str, object]) -> None:
+    foreign = [f"--{option}" for option in given if option not in own]
+    if foreign:
+        raise ConfigError(
+            f"{' and '.join(foreign)} cannot be chosen for {name}.",
+            where="moose data make",
+            advice=f"leave it out; {name.partition('/')[0]}/… takes "
+            + " and ".join(f"--{option}" for option in own),
+        )
+
+
+def _expert_in(place: Path, policy: str | None, out: Path | None) -> Path:
+    """The file of an expert that was given as such or as the folder of its training."""
+    if policy not in {None, "expert"} or out is None:
+        raise ConfigError(
+            "An expert of one's own plays itself, into a folder of one's own.",
+            where="--expert",
+            advice="give --out FOLDER, and leave --policy out",
+        )
+    from moose.experiments.expert import EXPERT
+
+    return place / EXPERT if place.is_dir() else place
 
 
 @app.command("expert")
@@ -168,6 +209,11 @@ def expert_command(
 
     base = {"environment": environment_of(name), "seed": seed, "steps": steps}
     chosen = load_settings(ExpertSettings, base=base, overrides=settings or ())
+    if chosen.steps <= chosen.random_steps:
+        warn(
+            f"all {chosen.steps:,} steps are random, so that nothing is learned: "
+            f"take more, or fewer at random (--set random_steps=1000)"
+        )
     summary = train_expert(chosen, out, progress=progress_for(quiet))
     if as_json:
         print_json(summary)

@@ -29,7 +29,7 @@ def evaluate_command(
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option(help="Play in this Gymnasium environment instead, such as gym/Pendulum-v1."),
+        typer.Option(help="Play in this environment instead: gym/Pendulum-v1, mujoco/hopper, …"),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -279,6 +279,10 @@ class Dataset:
         weights = np.where(time < steps, np.power(float(discount), time), 0.0)
         return np.add.reduceat(weights * self.rewards, starts)
 
+    def num_cut(self, steps: int) -> int:
+        """How many episodes were cut before ``steps`` steps, not ended by the plant itself."""
+        return int(np.sum((self.lengths < steps) & ~self.terminated))
+
     def summary(self) -> dict[str, Any]:
         """What the data look like in numbers, as plain JSON values; placeholders do not count."""
         is_observed = self.is_observed

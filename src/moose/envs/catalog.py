@@ -27,11 +27,12 @@ from moose.envs.recipes import (
     GENERATOR_VERSION,
     AnyRecipe,
     Recipe,
+    advice_on_name,
     any_recipe_of,
     cached_path,
     dataset_names,
 )
-from moose.errors import ConfigError, UserError, nearest
+from moose.errors import ConfigError, UserError
 from moose.progress import SILENT, Progress
 from moose.storage import remove_stale_temporaries
 from moose.types import Key, Params
@@ -64,7 +65,7 @@ def find_dataset(source: str, *, cache: Path | None = None, progress: Progress =
         f"'{source}' is neither a folder nor the name of a benchmark data set.",
         where="data set",
         advice="give the folder a data set was saved to, or a name from 'moose data list'; "
-        + nearest(source, dataset_names()),
+        + advice_on_name(source),
     )
 
 
@@ -95,18 +96,22 @@ def cached_dataset(
     return dataset
 
 
-def make_dataset(recipe: AnyRecipe, *, progress: Progress = SILENT) -> Dataset:
+def make_dataset(
+    recipe: AnyRecipe, *, expert: Path | None = None, progress: Progress = SILENT
+) -> Dataset:
     """Play the recipe's behaviour in its simulator.
 
     Args:
         recipe: What to make.
+        expert: For a Gymnasium environment, the file of an expert to play instead of the one that
+            comes with the program.
         progress: Whom to tell how far it is.
 
     Returns:
         The data set; the same bits for the same recipe.
     """
     if isinstance(recipe, GymnasiumRecipe):
-        return make_gymnasium_dataset(recipe, progress=progress)
+        return make_gymnasium_dataset(recipe, expert=expert, progress=progress)
     plant = make_industrial_benchmark(recipe.setpoint)
     return Dataset.from_episodes(
         _play(recipe, progress),

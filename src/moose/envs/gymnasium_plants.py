@@ -9,8 +9,10 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,10 +22,11 @@ from moose.config import settings_tree
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
 from moose.envs import mujoco
-from moose.envs.experts import find_expert
+from moose.envs.experts import find_expert, read_expert
 from moose.envs.gymnasium_recipes import GENERATOR_VERSION, PREFIX, GymnasiumRecipe
 from moose.errors import ConfigError, MissingExtraError, nearest
 from moose.progress import SILENT, Progress
+from moose.storage import sha256_of
 from moose.tasks.gymnasium_task import PLANT
 
 if TYPE_CHECKING:
@@ -80,10 +83,26 @@ def make_environment(name: str) -> gymnasium.Env[Any, Any]:
         raise ConfigError(
             f"The environment cannot be made: {error}",
             where=where,
-            advice="install what it needs (MuJoCo: the extra 'mujoco'), or choose another",
+            advice=_advice_on(name),
         ) from error
     _require_numbers(environment, where)
     return environment
+
+
+def _advice_on(name: str) -> str:
+    """What to do if an environment that is registered cannot be made."""
+    import gymnasium  # noqa: PLC0415 (an optional dependency)
+
+    family, _, version = name.rpartition("-v")
+    versions = [
+        int(other.rpartition("-v")[2])
+        for other in gymnasium.registry
+        if re.fullmatch(re.escape(family) + r"-v\d+", other)
+    ]
+    advice = "install what it needs (MuJoCo: the extra 'mujoco'), or choose another"
+    if version.isdigit() and max(versions) > int(version):
+        advice += f"; the newest version is {family}-v{max(versions)}"
+    return advice
 
 
 def columns_of(environment: gymnasium.Env[Any, Any]) -> Columns:
@@ -100,7 +119,9 @@ def columns_of(environment: gymnasium.Env[Any, Any]) -> Columns:
     )
 
 
-def make_gymnasium_dataset(recipe: GymnasiumRecipe, *, progress: Progress = SILENT) -> Dataset:
+def make_gymnasium_dataset(
+    recipe: GymnasiumRecipe, *, expert: Path | None = None, progress: Progress = SILENT
+) -> Dataset:
     """Play the recipe's policy in its environment.
 
     Every episode has its own random stream, so that the first episodes of a large data set are
@@ -108,15 +129,17 @@ def make_gymnasium_dataset(recipe: GymnasiumRecipe, *, progress: Progress = SILE
 
     Args:
         recipe: What to make.
+        expert: File of the expert that plays; the one that comes with the program by default.
         progress: Whom to tell how far it is.
 
     Returns:
-        The data set; the same bits for the same recipe and versions.
+        The data set; the same bits for the same recipe, expert and versions.
     """
     with contextlib.closing(make_environment(recipe.environment)) as environment:
         columns = columns_of(environment)
+        behave = _behaviour_of(recipe, environment, expert)
         return Dataset.from_episodes(
-            _play(environment, recipe, progress),
+            _play(environment, recipe, behave, progress),
             observation_names=columns.observation_names,
             action_names=columns.action_names,
             provenance={
@@ -124,6 +147,7 @@ def make_gymnasium_dataset(recipe: GymnasiumRecipe, *, progress: Progress = SILE
                 "environment": recipe.environment,
                 "columns": {name: list(values) for name, values in columns._asdict().items()},
                 "recipe": settings_tree(recipe),
+                **({} if expert is None else {"expert_sha256": sha256_of(expert)}),
                 "generator_version": GENERATOR_VERSION,
                 "versions": versions_of_plants(),
             },
@@ -140,9 +164,11 @@ def versions_of_plants() -> dict[str, str]:
 
 
 def _play(
-    environment: gymnasium.Env[Any, Any], recipe: GymnasiumRecipe, progress: Progress
+    environment: gymnasium.Env[Any, Any],
+    recipe: GymnasiumRecipe,
+    behave: Behaviour,
+    progress: Progress,
 ) -> Iterator[Episode]:
-    behave = _behaviour_of(recipe, environment.action_space)
     left, number = recipe.transitions, 0
     with progress.stage("transitions", recipe.transitions) as stage:
         while left:
@@ -155,15 +181,27 @@ def _play(
             left, number = left - length, number + 1
 
 
-def _behaviour_of(recipe: GymnasiumRecipe, space: Any) -> Behaviour:
+def _behaviour_of(
+    recipe: GymnasiumRecipe, environment: gymnasium.Env[Any, Any], file: Path | None
+) -> Behaviour:
     """Who acts, in the environment's own units."""
+    space: Any = environment.action_space
 
     def draw(frame: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[Any]:
         return np.asarray(rng.uniform(space.low, space.high), space.dtype)
 
     if recipe.policy == "random":
         return draw
-    expert = find_expert(recipe.environment)
+    expert = find_expert(recipe.environment) if file is None else read_expert(file)
+    sizes = (expert.weights[0].shape[0], expert.weights[-1].shape[1])
+    wanted = (*(environment.observation_space.shape or ()), *space.shape)
+    if sizes != wanted:
+        raise ConfigError(
+            f"The expert turns {sizes[0]} observations into {sizes[1]} actions, and the "
+            f"environment has {wanted[0]} and {wanted[1]}.",
+            where=str(file),
+            advice=f"give an expert that was trained in '{PREFIX}{recipe.environment}'",
+        )
     middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
 
     def demonstrate(frame: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ import platformdirs
 from pydantic import Field, model_validator
 
 from moose.config import Settings, build_settings, digest
+from moose.envs import mujoco
 from moose.envs.gymnasium_recipes import GymnasiumRecipe, gymnasium_recipe_of, is_gymnasium
 from moose.errors import ConfigError, nearest
 
@@ -115,9 +116,16 @@ def recipe_of(name: str, **changes: object) -> Recipe:
         raise ConfigError(
             f"There is no data set named '{name}'.",
             where="data set name",
-            advice=f"{nearest(name, dataset_names())} ('moose data list' shows all names)",
+            advice=f"{advice_on_name(name)} ('moose data list' shows all names)",
         )
     return build_settings(Recipe, {"behaviour": match[1], "epsilon": float(match[2]), **changes})
+
+
+def advice_on_name(name: str) -> str:
+    """What a name that stands for no data set may have meant."""
+    if "/" not in name and re.search(r"-v\d+$", name):
+        return f"a Gymnasium environment is written with gym/ before it: gym/{name}"
+    return nearest(name, (*dataset_names(), *mujoco.dataset_names()))
 
 
 def expected_return(recipe: Recipe) -> float | None:

@@ -23,7 +23,7 @@ from rich.text import Text
 from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.envs import catalog, recipes
-from moose.envs.gymnasium_plants import columns_of, make_environment
+from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plants
 from moose.envs.gymnasium_recipes import PREFIX, environment_of
 from moose.envs.plants import make_industrial_benchmark
 from moose.errors import ConfigError, RunError, UserError
@@ -129,9 +129,9 @@ def evaluate_run(
         warn: Called with a sentence when something has to be left out.
 
     Returns:
-        The ``protocol``, the ``controllers`` with their returns, and the ``tail`` of the
-        evaluations made in training (None if there were none, or the dial was turned); plain JSON
-        values.
+        The ``plant`` that was played in, the ``protocol``, the ``controllers`` with their returns,
+        and the ``tail`` of the evaluations made in training (None if there were none, or the dial
+        was turned); plain JSON values.
     """
     manifest = read_run(folder)
     places = seed_folders(folder, manifest)
@@ -141,9 +141,14 @@ def evaluate_run(
             raise no_dial_in(folder, manifest)
         policies = {number: policy.at(position) for number, policy in policies.items()}
     task = task_of(manifest.data.provenance)
-    plant = manifest.data.provenance if environment is None else _provenance_of(environment, task)
+    origin = manifest.data.provenance
+    plant = origin if environment is None else _provenance_of(environment, task)
     steps, discount = steps or task.horizon, task.discount
-    dataset = _data_if_there(manifest, cache, progress, warn)
+    if environment is None or origin.get("environment") in {None, plant["environment"]}:
+        dataset = _data_if_there(manifest, cache, progress, warn)
+    else:
+        warn(f"leaving out the data's own return: it was not earned in {environment}")
+        dataset = None
     key = jax.random.fold_in(jax.random.key(_FINAL_RESETS), seed)
     measure = make_measure(plant, make_act(task), task, episodes, steps)
     returns = {}
@@ -162,6 +167,7 @@ def evaluate_run(
         "digest": manifest.digest,
         "data": manifest.request.data,
         "algorithm": manifest.request.algorithm,
+        "plant": _facts_of(plant, task),
         "protocol": {"episodes": episodes, "steps": steps, "discount": discount, "seed": seed},
         "position": next(iter(policies.values())).position,
         "controllers": [*rows, *_rows_of_data(manifest, dataset, discount, steps)],
@@ -210,12 +216,15 @@ def render(result: Mapping[str, Any]) -> RenderableType:
     for row in result["controllers"]:
         figures = (row["mean"], row["standard_error"], row["percentile_10"])
         cells = ["–" if figure is None else f"{figure:.2f}" for figure in figures]
-        table.add_row(row["name"], *cells, str(row["episodes"] or "–"))
+        name = row["name"]
+        if count := row.get("cut_episodes"):
+            name += f" ({count:,} cut before {protocol['steps']} steps)"
+        table.add_row(name, *cells, str(row["episodes"] or "–"))
     dial = "" if result["position"] is None else f", its dial at {result['position']:g}"
     parts: list[RenderableType] = [
         Text(f"{result['algorithm']} on {result['data']} ({result['run']}){dial}"),
         Text(
-            f"Return of {protocol['steps']} steps from fresh resets, "
+            f"Return of {protocol['steps']} steps from fresh resets of {_title(result['plant'])}, "
             f"discount {protocol['discount']:g}, rewards as the task scales them."
         ),
         Text(),
@@ -227,7 +236,7 @@ def render(result: Mapping[str, Any]) -> RenderableType:
             Text(),
             Text(
                 "Final 10 % of training: 10th percentile of evaluations "
-                f"{tail['percentile_10']:.2f}{error} ({tail['values']} values)."
+                f"{tail['percentile_10']:.2f}{error} ({tail['values']} of them)."
             ),
         ]
     return Group(*parts)
@@ -349,7 +358,28 @@ def _provenance_of(environment: str, task: Task) -> dict[str, Any]:
                 where=f"environment '{environment}'",
                 advice="choose the environment that the log comes from",
             )
+    is_within = np.greater_equal(task.action_low, columns.action_low) & np.less_equal(
+        task.action_high, columns.action_high
+    )
+    if not is_within.all():
+        raise ConfigError(
+            "The policy's actions go beyond its bounds.",
+            where=f"environment '{environment}'",
+            advice="choose the environment that the log comes from",
+        )
     return {"plant": gymnasium_task.PLANT, "environment": name}
+
+
+def _facts_of(plant: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """What was played in, and the versions of the libraries that it depends on."""
+    if plant.get("plant") != gymnasium_task.PLANT:
+        return {"name": task.name, "versions": {}}
+    return {"name": f"{PREFIX}{plant['environment']}", "versions": versions_of_plants()}
+
+
+def _title(plant: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in plant["versions"].items())
+    return f"{plant['name']} ({versions})" if versions else str(plant["name"])
 
 
 def _final_policies(folder: Path, places: Mapping[int, Path]) -> dict[int, Policy]:
@@ -396,9 +426,8 @@ def _rows_of_data(
     """What the log itself earned, and what is known of the behaviour that made it."""
     rows = []
     if dataset is not None:
-        is_whole = int(dataset.lengths.min()) >= steps
-        name = "data" if is_whole else "data (shorter episodes)"
-        rows.append(_row(name, dataset.discounted_returns(discount, steps)))
+        returns = dataset.discounted_returns(discount, steps)
+        rows.append(_row("data", returns) | {"cut_episodes": dataset.num_cut(steps)})
     recipe = _recipe_of(manifest.data.provenance)
     is_protocol = (discount, steps) == (DISCOUNT, STEPS)
     expected = recipes.expected_return(recipe) if recipe and is_protocol else None
@@ -410,12 +439,12 @@ def _rows_of_data(
 
 def _row(name: str, returns: npt.ArrayLike, seed: int | None = None) -> dict[str, Any]:
     values = np.asarray(returns, np.float64)
-    mean, error = mean_with_error(values)
     return {
         "name": name,
         "seed": seed,
-        "mean": mean,
-        "standard_error": error,
+        "mean": float(values.mean()),
+        # One value cannot tell; a log may have a single episode.
+        "standard_error": mean_with_error(values).error if len(values) > 1 else None,
         "percentile_10": _percentile_10(values),
         "episodes": len(values),
     }

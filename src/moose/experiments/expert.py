@@ -12,6 +12,7 @@ import contextlib
 import csv
 import functools
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -31,7 +32,7 @@ from moose.envs.experts import Expert, make_expert, write_expert
 from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plants
 from moose.errors import RunError
 from moose.progress import SILENT, Progress
-from moose.storage import MANIFEST, atomic_file, write_json
+from moose.storage import MANIFEST, atomic_file, check_manifest, named_os_errors, write_json
 from moose.tasks.gymnasium_task import PLANT, task_of_environment
 from moose.tasks.task import Task
 from moose.training import Metrics
@@ -132,6 +133,7 @@ def train_expert(
     Returns:
         What the summary file says: settings, versions, and the final evaluation.
     """
+    _require_own(folder)
     with contextlib.ExitStack() as stack:
         environment = stack.enter_context(
             contextlib.closing(make_environment(settings.environment))
@@ -242,19 +244,41 @@ def _begin(task: Task, settings: ExpertSettings) -> _Kept:
     return _Kept(state, Replay(*(jnp.zeros((size, *width), jnp.float32) for width in widths)))
 
 
+def _require_own(folder: Path) -> None:
+    """Raise a :class:`RunError` if there is something in the folder that no expert left there."""
+    with named_os_errors(folder):
+        names = os.listdir(folder) if folder.exists() else []
+    foreign = sorted(
+        name
+        for name in names
+        if name not in {EXPERT, CURVE, SUMMARY, CHECKPOINT} and not name.startswith(".")
+    )
+    if foreign:
+        raise RunError(
+            f"There is something else in this folder: {', '.join(foreign[:3])}.",
+            where=str(folder),
+            advice="choose another folder with --out; a new one will be made",
+        )
+
+
 def _restore(
     settings: ExpertSettings, folder: Path, begun: _Kept
 ) -> tuple[_Kept, list[Point], int]:
     place = folder / CHECKPOINT
     if not (place / MANIFEST).is_file():
         return begun, [], 0
-    kept, content = load_tree(place, begun, format_name=_FORMAT[0], schema_version=_FORMAT[1])
-    if content["settings"] != digest(settings):
+    file = place / MANIFEST
+    with named_os_errors(file):
+        text = file.read_bytes()
+    # Before the arrays, whose shapes depend on the settings.
+    if check_manifest(text, file, *_FORMAT)["settings"] != digest(settings):
         raise RunError(
-            "Another training was begun in this folder.",
+            "Another training was begun in this folder: of another environment, or with another "
+            "seed, number of steps or setting.",
             where=str(folder),
-            advice="give the settings it was begun with, or another folder",
+            advice="give what it was begun with, or another folder",
         )
+    kept, content = load_tree(place, begun, format_name=_FORMAT[0], schema_version=_FORMAT[1])
     return kept, [Point(*point) for point in content["curve"]], int(content["done"])
 
 

@@ -66,6 +66,7 @@ def summarise(
             "minimum": float(returns.min()),
             "tenth_percentile": float(np.percentile(returns, 10.0)),
             "maximum": float(returns.max()),
+            "cut_episodes": dataset.num_cut(steps),
         },
         "bytes": dataset.nbytes,
         "fingerprint": dataset.fingerprint,
@@ -87,10 +88,12 @@ def render(summary: Mapping[str, Any]) -> RenderableType:
 
 def return_lines(returns: Mapping[str, Any]) -> tuple[str, str]:
     """What the batch earned, and how that was counted: a line each."""
+    count = returns["cut_episodes"]
+    cut = "" if not count else f"; {count:,} of them cut before"
     return (
         f"{returns['mean']:.2f} ± {returns['deviation']:.2f} over episodes, 10th percentile "
         f"{returns['tenth_percentile']:.2f}",
-        f"(first {returns['steps']} steps of each episode, discount {returns['discount']:g})",
+        f"(first {returns['steps']} steps of each episode{cut}, discount {returns['discount']:g})",
     )
 
 

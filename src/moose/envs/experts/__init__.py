@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from moose.errors import ConfigError, StorageError
 from moose.storage import atomic_file
@@ -55,7 +55,7 @@ def write_expert(expert: Expert, file: Path) -> None:
     tensors = {f"weight_{i}": weight for i, weight in enumerate(expert.weights)}
     tensors |= {f"bias_{i}": bias for i, bias in enumerate(expert.biases)}
     with atomic_file(file) as temporary:
-        save_file(tensors, temporary)
+        temporary.write_bytes(save(tensors))
 
 
 def read_expert(file: Path) -> Expert:
@@ -88,6 +88,7 @@ def find_expert(environment: str) -> Expert:
         raise ConfigError(
             f"There is no expert for the environment '{environment}' (there are: {known}).",
             where="policy 'expert'",
-            advice="choose --policy random, or train one: moose data expert --help",
+            advice="choose --policy random, or train one with 'moose data expert' and give it with "
+            "--expert",
         )
     return read_expert(file)
