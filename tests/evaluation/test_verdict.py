@@ -31,6 +31,7 @@ def judgement(
     imagined=-70.0,
     at_bounds=0.0,
     last_error=0.5,
+    ended=0.0,
 ):
     rng = np.random.default_rng(0)
     logged = rng.normal(-80.0, 5.0, 100)
@@ -60,6 +61,7 @@ def judgement(
         logged=performance(0.0, 0.0).bundle,
         logged_at_bounds=np.array([0.1, 0.2]),
         situations=(),
+        ended=ended,
     )
 
 
@@ -76,6 +78,7 @@ def verdict_of(settings=None, **changes):
         ({"log_gain": (1.0, 0.0, 2.0)}, "nothing gained", "logged actions themselves"),
         ({"new": 0.2}, "too far from data", "20.0 % of the situations"),
         ({"noise": 2.0}, "models too weak", "at least 20 % are asked for"),
+        ({"noise": 9.0}, "models too weak", "the models tell nothing of the variance"),
     ],
 )
 def test_the_verdict_follows_the_numbers(changes, name, told):
@@ -105,6 +108,7 @@ def test_the_gravest_trouble_gives_the_name_and_all_are_told():
             "action push is at its bounds in 80 % of the steps (in the log: 10 %)",
         ),
         ({"last_error": 1.2}, "know no more of y, x"),
+        ({"ended": 0.25}, "has ended 25 % of the held-out episodes"),
     ],
 )
 def test_cautions_do_not_change_the_verdict(changes, told):

@@ -19,6 +19,7 @@ from moose.experiments.data_report import (
     measure_returns,
     render,
     report_data,
+    returns_of_stretches,
 )
 from toys import make_toy_task
 
@@ -115,6 +116,25 @@ def test_returns_of_stretches():
     expected = rewards @ 0.5 ** np.arange(10)
     assert told["mean"] == pytest.approx(expected.mean())
     assert told["maximum"] == pytest.approx(expected.max())
+
+
+def test_what_the_plant_ended_is_a_return_and_what_was_cut_is_none():
+    def episode(rewards, is_ended):
+        count = len(rewards)
+        frames = np.zeros((count + 1, len(TASK.observation_names)))
+        return Episode(frames, np.zeros((count, 1)), np.array(rewards, float), terminated=is_ended)
+
+    def returns(*parts):
+        names = (TASK.observation_names, TASK.action_names)
+        return returns_of_stretches(Dataset.from_episodes(parts, *names, {}), TASK)
+
+    whole = np.sum(0.5 ** np.arange(10))
+    ended, cut = episode([1.0] * 12, True), episode([1.0] * 12, False)
+    np.testing.assert_allclose(returns(ended, cut), [whole, 1.5, whole])
+    np.testing.assert_allclose(returns(episode([1.0] * 2, True), episode([1.0], True)), [1.5, 1.0])
+    np.testing.assert_allclose(returns(episode([1.0] * 10, True)), [whole])
+    # Nothing is long enough: better these than none.
+    np.testing.assert_allclose(returns(episode([1.0], False), episode([1.0] * 2, False)), [1, 1.5])
 
 
 def test_directions_are_counted():

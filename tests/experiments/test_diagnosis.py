@@ -32,9 +32,10 @@ def test_models_and_support_are_measured():
     listener = Listener()
     found = diagnose_run(undisturbed(), cache=undisturbed().parent / "cache", progress=listener)
     errors = found["model_errors"]
-    assert errors["steps"] == 59
+    assert errors["steps"] == 60
+    assert errors["episodes"] == errors["held_out_episodes"] == 1
     assert set(errors["error"]) == {"fatigue", "consumption"}
-    assert all(len(values) == 59 for values in errors["error"].values())
+    assert all(len(values) == 60 for values in errors["error"].values())
     for where in ("training", "held_out"):
         quantiles = found["novelty"][where]
         assert len(quantiles) == len(QUANTILES)

@@ -10,7 +10,7 @@ import pytest
 from moose.data.dataset import Dataset
 from moose.data.episodes import Episode
 from moose.errors import DataError
-from moose.models.accuracy import measure_model_errors
+from moose.models.accuracy import measure_model_errors, reached_horizon
 from toys import make_toy_task
 
 
@@ -72,3 +72,25 @@ def test_episodes_that_are_too_short_are_said_to_be():
     assert measure([0.0], make_walk(), horizon=40).by_step.shape == (40, 2)
     with pytest.raises(DataError, match="41 steps"):
         measure([0.0], make_walk(), horizon=41)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "horizon"),
+    [
+        ([30, 30], 20),
+        ([15, 15], 15),
+        ([12, 3, 3, 3, 3], 12),  # half of the steps
+        ([11, 3, 3, 3, 3], 3),  # the plant ends most of what is logged early
+        ([1, 1], 1),
+    ],
+)
+def test_a_horizon_is_reached_by_half_of_the_log(lengths, horizon):
+    parts = [Episode(np.zeros((n + 1, 1)), np.zeros((n, 1)), np.zeros(n)) for n in lengths]
+    assert reached_horizon(Dataset.from_episodes(parts, ("x",), ("a",), {}), 20) == horizon
+
+
+def test_a_frame_that_was_not_logged_cannot_be_compared_with():
+    log = Dataset.from_episodes(
+        [Episode(np.zeros((8, 1)), np.zeros((8, 1)), np.zeros(8))], ("x",), ("a",), {}
+    )
+    assert reached_horizon(log, 20) == 7

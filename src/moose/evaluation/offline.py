@@ -33,7 +33,13 @@ from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.evaluation.protocol import discounted_sum
 from moose.evaluation.statistics import CONFIDENCE, Interval, paired_interval
-from moose.models.accuracy import ModelErrors, model_errors, segment_starts, segments_at
+from moose.models.accuracy import (
+    ModelErrors,
+    model_errors,
+    reached_horizon,
+    segment_starts,
+    segments_at,
+)
 from moose.models.ensembles import AnyEnsemble, AnyReadyMembers, AnyScales, make_model, ready
 from moose.models.rollout import Imagined, Policy, follow, imagine, states_of
 from moose.models.supervised import Segments
@@ -141,6 +147,7 @@ class OfflineJudgement:
         logged: The log from the same start states.
         logged_at_bounds: ``[d]`` how often the log's actions are at their bounds.
         situations: The policy's newest ones.
+        ended: Share of the held-out episodes that the plant itself ended.
     """
 
     horizon: int
@@ -152,6 +159,7 @@ class OfflineJudgement:
     logged: Bundle
     logged_at_bounds: Numbers
     situations: tuple[Situation, ...]
+    ended: float = 0.0
 
     @property
     def explained(self) -> float:
@@ -251,13 +259,14 @@ def judge(
         logged=logged_bundle(segments),
         logged_at_bounds=share_at_bounds(np.concatenate([one.actions for one in held_out]), task),
         situations=_newest(played[POLICY], performances[POLICY].novelty, scales),
+        ended=float(np.concatenate([one.terminated for one in held_out]).mean()),
     )
 
 
 def common_horizon(held_out: Sequence[Dataset], task: Task, settings: ComparisonSettings) -> int:
-    """The horizon asked for, or as far as every witness has an episode to compare with."""
-    longest = [int((one.lengths - ~one.final_observed).max()) for one in held_out]
-    return max(1, min(settings.horizon or task.horizon, *longest))
+    """The horizon asked for, or as far as every witness has episodes to compare with."""
+    wanted = settings.horizon or task.horizon
+    return min(reached_horizon(one, wanted) for one in held_out)
 
 
 def draw_starts(

@@ -95,8 +95,9 @@ def _about_models(
 ) -> Iterator[Reason]:
     explained, least = judgement.explained, settings.least_explained
     stretches = judgement.stretch_returns.shape[1]
+    told_share = f"{100 * explained:.0f} %" if explained > 0 else "nothing"
     told = (
-        f"Along the log's own actions the models tell {100 * explained:.0f} % of the variance of "
+        f"Along the log's own actions the models tell {told_share} of the variance of "
         f"what {stretches:,} held-out stretches of {judgement.horizon} steps have earned"
     )
     if explained < least:
@@ -172,6 +173,13 @@ def _cautions(
             f"A gain over never changing anything is not certain: {signed(gain.mean)} (95 % "
             f"interval {signed(gain.interval.low)} to {signed(gain.interval.high)}); "
             f"{100 * share:.1f} % of the situations that this leads to are new to the log.",
+        )
+    if judgement.ended:
+        yield Reason(
+            "caution",
+            f"The plant itself has ended {100 * judgement.ended:.0f} % of the held-out episodes. "
+            f"Models know nothing of such ends, and only stretches of {judgement.horizon} steps "
+            "without one were compared.",
         )
     at_bounds = judgement.performances[POLICY].at_bounds
     for name, share, logged in zip(

@@ -98,8 +98,7 @@ def _returns(dataset: Dataset, task: Task) -> Figure:
     axes[0].axvline(tenth, color="black", linewidth=1.2, linestyle=":", label="10th percentile")
     axes[0].legend(frameon=False, fontsize=7)
     axes[0].set_yticks([])
-    steps = int(min(task.horizon, dataset.lengths.max()))
-    tidy(axes[0], f"discounted return of {steps} steps, γ = {task.discount:g}")
+    tidy(axes[0], f"discounted return of {task.horizon} steps, γ = {task.discount:g}")
     return figure
 
 

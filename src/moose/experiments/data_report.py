@@ -147,11 +147,11 @@ def describe_behaviour(behaviour: Behaviour, task: Task) -> dict[str, Any]:
 
 
 def measure_returns(dataset: Dataset, task: Task) -> dict[str, Any]:
-    """Discounted returns of the stretches of one horizon, end to end, in every episode."""
+    """Discounted returns of the stretches of one horizon; see :func:`returns_of_stretches`."""
     values = returns_of_stretches(dataset, task)
     return _quantiles(values) | {
         "stretches": len(values),
-        "steps": int(min(task.horizon, dataset.lengths.max())),
+        "steps": task.horizon,
         "discount": task.discount,
         "mean": float(values.mean()),
         "deviation": float(values.std()),
@@ -159,15 +159,27 @@ def measure_returns(dataset: Dataset, task: Task) -> dict[str, Any]:
 
 
 def returns_of_stretches(dataset: Dataset, task: Task) -> Numbers:
-    """One return for each whole horizon; the episodes' own where none is long enough."""
-    steps = int(min(task.horizon, dataset.lengths.max()))
+    """One return for each stretch of one horizon, end to end, in every episode.
+
+    A last, shorter one counts if the plant itself ended it, since nothing would have followed.
+    Where no episode is long enough, they are those of the episodes.
+    """
+    steps = task.horizon
+    firsts = np.concatenate(
+        [
+            start + np.arange(0, length if is_ended else length - steps + 1, steps)
+            for start, length, is_ended in zip(
+                dataset.offsets[:-1], dataset.lengths, dataset.terminated, strict=True
+            )
+        ]
+    )
+    if not len(firsts):
+        return dataset.discounted_returns(task.discount, steps)
+    ends = np.repeat(dataset.offsets[1:], dataset.lengths)[firsts]
+    ahead = firsts[:, None] + np.arange(steps)
+    rewards = dataset.rewards[np.minimum(ahead, dataset.num_transitions - 1)].astype(np.float64)
     weights = task.discount ** np.arange(steps)
-    found = []
-    for start, length in zip(dataset.offsets[:-1], dataset.lengths, strict=True):
-        count = int(length) // steps
-        rewards = dataset.rewards[start : start + count * steps].astype(np.float64)
-        found.append(rewards.reshape(count, steps) @ weights)
-    return np.concatenate(found)
+    return np.asarray(np.where(ahead < ends[:, None], rewards, 0.0) @ weights)
 
 
 def measure_memory(dataset: Dataset, task: Task) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from moose.errors import RunError
 from moose.experiments.journal import RunJournal
 from moose.experiments.run_folder import find_finished_run, read_run
 from moose.experiments.runner import key_of
-from moose.models.accuracy import measure_model_errors
+from moose.models.accuracy import measure_model_errors, reached_horizon
 from moose.models.ensembles import make_model, ready
 from moose.models.support import measure_novelty
 from moose.progress import SILENT, Progress
@@ -112,7 +112,7 @@ def diagnose(
     """
     train, held_out = split_episodes(dataset.num_episodes, config.held_out, config.split_seed)
     training, held_out_episodes = dataset.select_episodes(train), dataset.select_episodes(held_out)
-    horizon = min(task.horizon, int(held_out_episodes.lengths.max()) - 1)
+    horizon = reached_horizon(held_out_episodes, task.horizon)
     errors = measure_model_errors(
         make_model(task, fitted.ensemble.scales),
         ready(fitted.ensemble.members),
@@ -137,6 +137,8 @@ def diagnose(
         "model_errors": {
             "unit": "deviations of the signal",
             "steps": horizon,
+            "episodes": int(np.sum(held_out_episodes.lengths >= horizon)),
+            "held_out_episodes": held_out_episodes.num_episodes,
             "error": by_signal(errors.by_step),
             "no_change": by_signal(errors.baseline),
         },
@@ -173,7 +175,10 @@ def render(result: dict[str, Any]) -> RenderableType:
     for name in ("training", "held_out"):
         quantiles.add_row(name.replace("_", " "), *(f"{value:.4f}" for value in novelty[name]))
     return Group(
-        Text("Models run freely along the logged actions of held-out episodes;"),
+        Text(
+            f"Models run freely along the logged actions of {errors['episodes']:,} of "
+            f"{errors['held_out_episodes']:,} held-out episodes, those of {errors['steps']} steps;"
+        ),
         Text("errors in deviations of the signal:"),
         Text(),
         table,

@@ -316,6 +316,7 @@ def describe(
             ),
             **curves_of(judgement.logged, task),
         },
+        "ended": rounded(judgement.ended),
         "models": {
             "explained": rounded(judgement.explained),
             "bias": rounded(judgement.bias),

@@ -96,6 +96,17 @@ def segments_at(dataset: Dataset, chosen: jax.Array, task: Task, horizon: int) -
     return segments
 
 
+def reached_horizon(dataset: Dataset, most: int) -> int:
+    """How far ahead episodes can be followed, at most ``most`` steps.
+
+    At least half of the log's steps lie in episodes that are as long: where a plant ends most of
+    them early, the few longest would not stand for the rest.
+    """
+    usable = np.sort(dataset.lengths - ~dataset.final_observed)[::-1]
+    enough = np.searchsorted(np.cumsum(usable), usable.sum() / 2)
+    return max(1, min(most, int(usable[enough])))
+
+
 def segment_starts(dataset: Dataset, horizon: int) -> np.ndarray:
     """Transitions that are followed by ``horizon`` known successors in their own episode."""
     usable = dataset.lengths - ~dataset.final_observed
