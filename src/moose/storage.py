@@ -59,7 +59,7 @@ def atomic_folder(path: Path, *, replaces: str | None = None) -> Iterator[Path]:
     """
     with named_os_errors(path):
         target = _real(path)
-        require_free(target, replaces)
+        require_replaceable(target, replaces)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _sibling(target, _TEMPORARY_PREFIX)
         try:
@@ -70,7 +70,7 @@ def atomic_folder(path: Path, *, replaces: str | None = None) -> Iterator[Path]:
                     _flush(file)
                 _flush(temporary)
                 # Asked again: another process may have made the folder in the meantime.
-                require_free(target, replaces)
+                require_replaceable(target, replaces)
                 _replace_folder(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -306,7 +306,7 @@ def verify_checksums(folder: Path, expected: Mapping[str, str]) -> None:
             )
 
 
-def require_free(path: Path, replaces: str | None = None) -> None:
+def require_replaceable(path: Path, replaces: str | None = None) -> None:
     """Raise a :class:`StorageError` if :func:`atomic_folder` could not take this place."""
     if not os.path.lexists(path):
         return

@@ -14,6 +14,7 @@ from moose.experiments.run_folder import (
     DataRecord,
     Manifest,
     Request,
+    find_policy,
     locked,
     read_evaluations,
     read_lines,
@@ -206,3 +207,9 @@ def test_a_line_that_is_none_is_told(tmp_path, line):
     with pytest.raises(StorageError, match="not one that a run writes") as caught:
         read_lines(file)
     assert caught.value.where == f"{file}, line 2"
+
+
+def test_where_nothing_is_there_is_no_policy(tmp_path):
+    with pytest.raises(RunError, match="There is nothing here") as caught:
+        find_policy(tmp_path / "nowhere")
+    assert str(tmp_path / "nowhere") in str(caught.value)

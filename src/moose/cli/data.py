@@ -12,7 +12,7 @@ from rich.table import Table
 
 from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for, warn
 from moose.errors import ConfigError
-from moose.storage import require_free
+from moose.storage import require_replaceable
 
 app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def make_command(
 
     progress = progress_for(quiet)
     if out is not None:
-        require_free(out, FORMAT if overwrite else None)
+        require_replaceable(out, FORMAT if overwrite else None)
     if out is None:
         dataset = catalog.cached_dataset(recipe, cache=cache, progress=progress)
         path = recipes.cached_path(recipe, cache)
@@ -249,7 +249,7 @@ def import_command(
     from moose.data.files import FORMAT, save_dataset
     from moose.tasks.intake import load_plant
 
-    require_free(out, FORMAT if overwrite else None)
+    require_replaceable(out, FORMAT if overwrite else None)
     dataset, findings = load_plant(task, files, fixes=fix or (), progress=progress_for(quiet))
     save_dataset(dataset, out, overwrite=overwrite)
     content = {
@@ -347,7 +347,7 @@ def report_command(
     replaces = "moose-data-report" if overwrite else None
     if out is not None:
         figures.picture_format(out / data_figures.PICTURES[0])
-        require_free(out, replaces)
+        require_replaceable(out, replaces)
     progress = progress_for(quiet)
     if task is not None:
         from moose.tasks.intake import load_plant

@@ -250,8 +250,14 @@ def find_policy(path: Path) -> Path:
         The file or folder of the policy.
 
     Raises:
-        RunError: It is a run without a policy, or one of several seeds.
+        RunError: There is nothing, or a run without a policy, or one of several seeds.
     """
+    if not path.exists():
+        raise RunError(
+            "There is nothing here.",
+            where=str(path),
+            advice="give the folder of a run or of a policy, or a .moose file",
+        )
     if not path.is_dir() or (path / TENSORS).is_file():
         return path
     if (path / POLICY / MANIFEST).is_file():
