@@ -46,6 +46,21 @@ def test_a_damaged_file_is_told(expert, tmp_path):
         read_expert(file)
 
 
+@pytest.mark.parametrize(
+    ("layers", "problem"),
+    [
+        ([(np.zeros((3, 8)), np.zeros(8)), (np.zeros((7, 1)), np.zeros(1))], "are no network"),
+        ([(np.zeros(3), np.zeros(1))], "are no network"),
+        ([(np.zeros((3, 8)), np.zeros(7))], "biases do not fit"),
+        ([(np.full((3, 1), np.nan), np.zeros(1))], "finite"),
+    ],
+)
+def test_what_is_no_network_is_told(layers, problem, tmp_path):
+    write_expert(make_expert(layers), tmp_path / "e.safetensors")
+    with pytest.raises(StorageError, match=problem):
+        read_expert(tmp_path / "e.safetensors")
+
+
 def test_a_missing_expert_is_told():
     with pytest.raises(ConfigError, match="no expert for the environment 'Nowhere-v0'"):
         find_expert("Nowhere-v0")

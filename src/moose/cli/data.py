@@ -129,12 +129,11 @@ def make_command(
     from moose.experiments import summary
 
     progress = progress_for(quiet)
-    if out is not None:
-        require_replaceable(out, FORMAT if overwrite else None)
     if out is None:
         dataset = catalog.cached_dataset(recipe, cache=cache, progress=progress)
         path = recipes.cached_path(recipe, cache)
     else:
+        require_replaceable(out, FORMAT if overwrite else None)
         dataset = catalog.make_dataset(recipe, expert=expert, progress=progress)
         save_dataset(dataset, out, overwrite=overwrite)
         path = out

@@ -6,6 +6,7 @@ They were trained online by :mod:`moose.experiments.expert`; ``results/experts``
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -63,13 +64,28 @@ def read_expert(file: Path) -> Expert:
     try:
         tensors = load_file(file)
         layers = range(len(tensors) // 2)
-        return make_expert([(tensors[f"weight_{i}"], tensors[f"bias_{i}"]) for i in layers])
+        expert = make_expert([(tensors[f"weight_{i}"], tensors[f"bias_{i}"]) for i in layers])
+        _require_network(expert)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise StorageError(
             f"The expert cannot be read: {error}.",
             where=str(file),
             advice="restore the file, or train the expert again with 'moose data expert'",
         ) from error
+    return expert
+
+
+def _require_network(expert: Expert) -> None:
+    """Raise a ValueError if one layer does not fit the next."""
+    shapes = [weight.shape for weight in expert.weights]
+    if any(len(shape) != 2 for shape in shapes) or not all(
+        before[1] == after[0] for before, after in itertools.pairwise(shapes)
+    ):
+        raise ValueError(f"weights of the shapes {shapes} are no network")
+    if [bias.shape for bias in expert.biases] != [(outputs,) for _, outputs in shapes]:
+        raise ValueError("its biases do not fit its weights")
+    if not all(np.isfinite(part).all() for part in (*expert.weights, *expert.biases)):
+        raise ValueError("not all of its numbers are finite")
 
 
 @functools.lru_cache(maxsize=4)
