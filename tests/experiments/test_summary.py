@@ -49,7 +49,9 @@ def test_the_summary_has_the_numbers(dataset):
         "minimum": -7.0,
         "tenth_percentile": pytest.approx(np.percentile([2.0, 10.0, -7.0], 10)),
         "maximum": 10.0,
+        "cut_episodes": 1,
     }
+    assert "(first 2 steps of each episode; 1 of them cut before, discount 0.5)" in printed(content)
     assert content["observations"]["level"]["maximum"] == 8.0
     assert content["observations"]["load"]["deviation"] == 0.0
     assert content["fingerprint"] == dataset.fingerprint
