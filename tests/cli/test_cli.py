@@ -112,9 +112,10 @@ def test_list_shows_the_data_sets_and_the_cache(moose, tmp_path):
     moose("data", "make", "ib/bad-0.2", *SMALL, "--cache", tmp_path)
     code, out, _ = moose("data", "list", "--cache", tmp_path)
     assert code == 0
-    for name in recipes.dataset_names():
+    for name in (*recipes.dataset_names(), *mujoco.dataset_names()):
         assert name in out
     assert "-326.8" in out
+    assert "104.1" in out
 
     code, out, _ = moose("data", "list", "--json", "--cache", tmp_path)
     rows = json.loads(out)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +50,16 @@ def test_an_unknown_name_is_told_with_the_nearest():
         gymnasium_recipe_of("mujoco/hoper")
     with pytest.raises(ConfigError, match="choose one of: hopper, swimmer, walker2d"):
         gymnasium_recipe_of("mujoco/ant")
+
+
+def test_what_the_data_sets_earn_is_what_was_measured_of_them():
+    table = Path(__file__).parents[2] / "results" / "mujoco" / "table.csv"
+    rows = csv.DictReader(table.read_text().splitlines())
+    # Of whole groups of ten episodes, so that the last few may be left out.
+    measured = {row["data"]: float(row["mean"]) for row in rows if row["row"] == "behaviour"}
+    assert set(measured) == set(mujoco.dataset_names())
+    for name, mean in measured.items():
+        assert mujoco.batch_return(name) == pytest.approx(mean, abs=0.1)
 
 
 @pytest.mark.parametrize(

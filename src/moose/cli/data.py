@@ -37,7 +37,8 @@ def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
             behaviour, epsilon = str(recipe.behaviour), recipe.epsilon
             expected = recipes.expected_return(recipe)
         else:
-            behaviour, epsilon, expected = recipe.policy, recipe.random_share, None
+            behaviour, epsilon = recipe.policy, recipe.random_share
+            expected = mujoco.batch_return(name)
         rows.append(
             {
                 "name": name,
@@ -57,8 +58,7 @@ def list_command(as_json: AsJson = False, cache: Cache = None) -> None:
     table.add_column("in cache")
     for row in rows:
         is_cached = "yes" if row["is_cached"] else "no"
-        known = row["expected_return"]
-        table.add_row(row["name"], "–" if known is None else f"{known:.1f}", is_cached)
+        table.add_row(row["name"], f"{row['expected_return']:.1f}", is_cached)
     Console().print(table)
     typer.echo("\ngym/ID: any Gymnasium environment of that ID whose spaces are rows of numbers")
 
