@@ -42,6 +42,17 @@ def test_progress_goes_to_standard_error_with_the_numbers_that_matter(tmp_path):
     assert not (run / "evaluations.jsonl").exists()
 
 
+@pytest.mark.parametrize(("acting", "is_told"), [("sampled", True), ("deterministic", False)])
+def test_a_policy_that_will_draw_samples_is_told_of_before_the_work(tmp_path, acting, is_told):
+    words = ("--algorithm", "bcq", "--preset", "quick", "--set", f"acting={acting}")
+    small = ("--set", "updates=1", "--set", "checks=1", "--evaluation-episodes", 0)
+    ended = moose("train", log(), *words, *small, "--out", tmp_path / "run")
+    assert ended.code == 0, ended.errors
+    first = ended.errors.splitlines()[0]
+    assert first.startswith("This policy will draw samples to act") == is_told
+    assert ("--set acting=deterministic" in ended.errors) == is_told
+
+
 @pytest.mark.parametrize("words", [(), ("--seeds", "0,3", "--seeds-mode", "in-turn")])
 def test_a_finished_run_has_nothing_left_to_do(words):
     folder = undisturbed(*words)

@@ -16,6 +16,10 @@ _SETTLED_AT_THE_START = (
     *("out", "evaluation_episodes", "fix"),
 )
 _OPTION_NAMES = {"settings": "--set"}
+_SAMPLED = (
+    "This policy will draw samples to act: it can be evaluated and judged, but not exported, "
+    "replayed or served.\nFor one that can: --set acting=deterministic"
+)
 
 
 def train_command(
@@ -127,6 +131,8 @@ def train_command(
             cache=cache,
             progress=progress,
         )
+        if request.config.get("acting") == "sampled" and not (quiet or as_json):
+            typer.echo(_SAMPLED, err=True)
     was_finished = runner.is_finished(folder)
     try:
         runner.resume_run(
