@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from typing import NamedTuple
 
 import jax
@@ -12,6 +15,8 @@ import optax
 import pytest
 
 from moose.errors import RunError
+from moose.experiments.run_folder import read_run
+from moose.policies.policy import load_policy
 from moose.training import (
     chunk_size,
     init_optimiser,
@@ -20,6 +25,7 @@ from moose.training import (
     repeat_update,
     split_keys,
 )
+from runs import log, tiny_words
 from toys import MemoryJournal, assert_close, assert_same_bits, differ
 
 TOTAL = 12
@@ -290,3 +296,41 @@ def test_an_optimiser_has_a_state_for_each_seed():
 
 def test_seeds_differ():
     assert differ(run(seed=0.5), run(seed=1.5))
+
+
+# Several devices
+
+SHARES = """
+import jax, jax.numpy as jnp
+from moose.training import shared_out
+shares = jax.jit(shared_out)(jnp.arange(6.0).reshape(6, 1)).addressable_shards
+print([share.data.reshape(-1).tolist() for share in shares])
+print(len(jax.jit(shared_out)(jnp.zeros((5, 1))).sharding.device_set))
+"""
+
+
+def with_devices(count, *words):
+    """What a Python with this many devices prints."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "NPROC": "1"}
+    command = [sys.executable, *map(str, words)]
+    ended = subprocess.run(
+        command, env=os.environ | flags, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_rows_are_shared_out_equally_or_not_at_all():
+    assert with_devices(2, "-c", SHARES).splitlines() == ["[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]", "1"]
+    assert with_devices(1, "-c", SHARES).splitlines()[0] == "[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]"
+
+
+def test_a_search_on_two_devices_is_that_on_one(tmp_path):
+    words = ("train", log(), *tiny_words(), "--set", "search.start_states=4")
+    where = ("--cache", tmp_path / "cache", "--evaluation-episodes", 2, "--quiet")
+    for count in (1, 2):
+        with_devices(count, "-m", "moose", *words, *where, "--out", tmp_path / str(count))
+    one, two = (load_policy(tmp_path / name / "policy").actor for name in "12")
+    assert_close(two, one, rtol=1e-5, atol=1e-7)
+    noted = [read_run(tmp_path / name).versions["threads"] for name in "12"]
+    assert noted == ["1", "1, 2 devices"]

@@ -195,6 +195,28 @@ def falling_rate(first: float, total: int) -> Callable[[jax.Array], jax.Array]:
     return rate
 
 
+def shared_out(rows: jax.Array) -> jax.Array:
+    """The same rows, each device working on an equal share of them and of all that comes of them.
+
+    Of one device, or where the rows cannot be shared out equally, nothing changes; with several,
+    results differ by rounding.
+
+    Args:
+        rows: ``[N, ...]``, within a compiled program.
+
+    Returns:
+        The rows.
+    """
+    devices = jax.local_devices()
+    if len(devices) == 1 or len(rows) % len(devices):
+        return rows
+    mesh = jax.sharding.Mesh(devices, ("rows",))
+    by_rows = jax.sharding.PartitionSpec("rows")  # type: ignore[no-untyped-call]
+    sharding = jax.sharding.NamedSharding(mesh, by_rows)
+    shared: jax.Array = jax.lax.with_sharding_constraint(rows, sharding)  # type: ignore[no-untyped-call]
+    return shared
+
+
 def for_each_seed(function: Callable[[State], Result], *, is_seeded: bool) -> Callable[..., Result]:
     """``function`` of one seed's state, made to take the states of several where there are."""
     return jax.vmap(function) if is_seeded else function

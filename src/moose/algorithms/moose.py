@@ -88,6 +88,7 @@ from moose.training import (
     init_optimiser,
     per_seed,
     repeat_update,
+    shared_out,
     split_keys,
 )
 from moose.types import Key
@@ -316,7 +317,7 @@ def make_update(
         state: State, knowledge: Knowledge, given: Given, step: jax.Array
     ) -> tuple[State, Metrics]:
         start_key, latent_key = jax.random.split(jax.random.fold_in(knowledge.key, step))
-        starts = draw_starts(given, task, config.search.start_states, start_key)
+        starts = shared_out(draw_starts(given, task, config.search.start_states, start_key))
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
             actor = state.actor._replace(network=network)

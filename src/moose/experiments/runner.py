@@ -142,7 +142,7 @@ def begin_run(
             episodes=dataset.num_episodes,
             provenance=dataset.provenance,
         ),
-        versions=versions(),
+        versions=versions_here(),
         seeds=group,
         mode=None if group is None or mode == "auto" else mode,
     )
@@ -237,6 +237,12 @@ def versions() -> dict[str, str]:
     }
 
 
+def versions_here() -> dict[str, str]:
+    """The same for what this process trains: with its devices, which it takes possession of."""
+    found, devices = versions(), jax.local_device_count()
+    return found if devices == 1 else found | {"threads": f"{found['threads']}, {devices} devices"}
+
+
 def _train_seeds(
     folder: Path,
     manifest: Manifest,
@@ -315,7 +321,7 @@ def _origin(request: Request, dataset: Dataset) -> dict[str, Any]:
             "episodes": dataset.num_episodes,
         },
         "digest": run_digest(request, dataset.fingerprint, None),
-        "versions": versions(),
+        "versions": versions_here(),
     }
 
 
@@ -386,7 +392,7 @@ def _find_data(
 
 
 def _compare_versions(manifest: Manifest, warn: Warn) -> None:
-    for name, version in versions().items():
+    for name, version in versions_here().items():
         before = manifest.versions.get(name)
         if before != version:
             warn(
