@@ -320,13 +320,13 @@ def with_devices(count, *words):
     return ended.stdout
 
 
-def test_rows_are_shared_out_equally_or_not_at_all():
+def test_members_are_shared_out_equally_or_not_at_all():
     assert with_devices(2, "-c", SHARES).splitlines() == ["[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]", "1"]
     assert with_devices(1, "-c", SHARES).splitlines()[0] == "[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]"
 
 
 def test_a_search_on_two_devices_is_that_on_one(tmp_path):
-    words = ("train", log(), *tiny_words(), "--set", "search.start_states=4")
+    words = ("train", log(), *tiny_words())  # two models
     where = ("--cache", tmp_path / "cache", "--evaluation-episodes", 2, "--quiet")
     for count in (1, 2):
         with_devices(count, "-m", "moose", *words, *where, "--out", tmp_path / str(count))

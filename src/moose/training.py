@@ -195,25 +195,25 @@ def falling_rate(first: float, total: int) -> Callable[[jax.Array], jax.Array]:
     return rate
 
 
-def shared_out(rows: jax.Array) -> jax.Array:
-    """The same rows, each device working on an equal share of them and of all that comes of them.
+def shared_out(members: State) -> State:
+    """The same members, each device working with an equal share of them and all that comes of it.
 
-    Of one device, or where the rows cannot be shared out equally, nothing changes; with several,
-    results differ by rounding.
+    With one device, or where the members cannot be shared out equally, nothing changes; with
+    several, results differ by rounding.
 
     Args:
-        rows: ``[N, ...]``, within a compiled program.
+        members: A tree of arrays ``[K, ...]``, within a compiled program.
 
     Returns:
-        The rows.
+        The members.
     """
     devices = jax.local_devices()
-    if len(devices) == 1 or len(rows) % len(devices):
-        return rows
-    mesh = jax.sharding.Mesh(devices, ("rows",))
-    by_rows = jax.sharding.PartitionSpec("rows")  # type: ignore[no-untyped-call]
-    sharding = jax.sharding.NamedSharding(mesh, by_rows)
-    shared: jax.Array = jax.lax.with_sharding_constraint(rows, sharding)  # type: ignore[no-untyped-call]
+    if len(devices) == 1 or any(len(leaf) % len(devices) for leaf in jax.tree.leaves(members)):
+        return members
+    mesh = jax.sharding.Mesh(devices, ("members",))
+    by_member = jax.sharding.PartitionSpec("members")  # type: ignore[no-untyped-call]
+    sharding = jax.sharding.NamedSharding(mesh, by_member)
+    shared: State = jax.lax.with_sharding_constraint(members, sharding)  # type: ignore[no-untyped-call]
     return shared
 
 

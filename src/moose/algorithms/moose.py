@@ -317,7 +317,8 @@ def make_update(
         state: State, knowledge: Knowledge, given: Given, step: jax.Array
     ) -> tuple[State, Metrics]:
         start_key, latent_key = jax.random.split(jax.random.fold_in(knowledge.key, step))
-        starts = shared_out(draw_starts(given, task, config.search.start_states, start_key))
+        starts = draw_starts(given, task, config.search.start_states, start_key)
+        knowledge = knowledge._replace(members=shared_out(knowledge.members))
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
             actor = state.actor._replace(network=network)
