@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from runs import log
+from moose.errors import RunError
+from runs import log, undisturbed
 
 TINY = (
     "dynamics.epochs=1",
@@ -218,6 +220,27 @@ def made_up_run(data, seed, advised, tails, promises):
     advice = {"position": advised, "lower_bound": -70.0}
     hold = {"return": -55.0}
     return {"data": data, "seed": seed, "advice": advice, "positions": positions, "hold": hold}
+
+
+def test_a_search_is_told_as_far_as_it_got(tmp_path, capsys):
+    curve, run = study("search_curve"), tmp_path / "run"
+    shutil.copytree(undisturbed(), run)
+    lines = (run / "evaluations.jsonl").read_text().splitlines()
+    (run / "evaluations.jsonl").write_text("\n".join(lines[:2]) + "\n")  # as if interrupted
+    curve.main([str(run), "--results", str(tmp_path / "results")])
+    assert "seed 0: 1 of 2 updates" in capsys.readouterr().out
+    with open(tmp_path / "results" / "curve.csv") as stream:
+        first, second = csv.DictReader(stream)
+    assert (first["updates"], first["imagined_return"]) == ("0", "")
+    returns = json.loads(lines[1])["returns"]
+    assert float(second["return"]) == pytest.approx(np.mean(returns), rel=1e-3)
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (update,) = (line for line in metrics if (line["stage"], line["step"]) == ("policy", 0))
+    assert float(second["imagined_return"]) == pytest.approx(update["imagined_return"], rel=1e-3)
+
+    (run / "evaluations.jsonl").write_text("")
+    with pytest.raises(RunError, match="no evaluation of its search yet"):
+        curve.main([str(run), "--results", str(tmp_path / "results")])
 
 
 def test_the_choice_study_counts_regrets():
