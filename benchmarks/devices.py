@@ -1,16 +1,17 @@
-"""How an update of MOOSE's policy gains from a second core: as a thread, and as a device.
+"""How MOOSE gains from a second core, as a thread and as a device: updates and fits.
 
 Run from the root of the repository, the machine idle otherwise::
 
     python benchmarks/devices.py                          # the Industrial Benchmark, a table
     python benchmarks/devices.py --data gym/Swimmer-v4    # a plant of which nothing is known
+    python benchmarks/devices.py --work models            # a batch of the models' fit, or support
     python benchmarks/devices.py --json FILE              # the numbers for a program as well
     python benchmarks/devices.py --rounds 1 --chunk 1 --episodes 2   # does it work at all?
 
 The rival is the way a processor is used unless JAX is told otherwise: one device with as many
 threads as cores. Each arrangement has a process of its own, since it is settled when JAX starts;
-they take turns, one chunk of updates at a time, so that they meet the same machine. The first two
-chunks of each, which compile, are not counted.
+they take turns, one chunk of updates or epoch of a fit at a time, so that they meet the same
+machine. The first two turns of each, which compile, are not counted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ ARRANGEMENTS: Mapping[str, Mapping[str, str]] = {
     "two threads, wide vectors": {"NPROC": str(CORES), "XLA_FLAGS": WIDE},
     "two devices, wide vectors": {"NPROC": str(CORES), "XLA_FLAGS": f"{DEVICES} {WIDE}"},
 }
-_COMPILING = 2  # the second time because the policy is on all devices then
+UNITS = {"update": "an update", "models": "a batch of models", "support": "a batch of support"}
+_COMPILING = 2  # the second time because what is learned is on all devices then
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,12 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         for name, each in seconds.items()
     }
-    print(f"{'an update':<28}{'median':>10}{'least':>10}{'as fast as ' + RIVAL:>26}")
+    print(f"{UNITS[options.work]:<28}{'median':>10}{'least':>10}{'as fast as ' + RIVAL:>26}")
     for name, row in report.items():
         least = min(row["seconds"])
-        print(f"{name:<28}{row['median']:>8.3f} s{least:>8.3f} s{row['ratio']:>25.2f}x")
+        print(f"{name:<28}{row['median']:>8.4f} s{least:>8.4f} s{row['ratio']:>25.2f}x")
     if options.json is not None:
-        content = {"data": options.data, "cores": os.cpu_count(), "updates": report}
+        content = {
+            "work": UNITS[options.work],
+            "data": options.data,
+            "cores": os.cpu_count(),
+            "arrangements": report,
+        }
         options.json.write_text(json.dumps(content, indent=2) + "\n")
     return 0
 
@@ -69,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--work", choices=UNITS, default="update", help="what is measured (%(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each (%(default)s)")
     parser.add_argument("--chunk", type=int, default=4, help="updates in a turn (%(default)s)")
     parser.add_argument("--data", default="ib/bad-0.2", help="ib/… or gym/… (%(default)s)")
@@ -81,10 +91,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of an update in every counted round, by arrangement."""
-    words = [
-        f"--{name}={getattr(options, name)}" for name in ("rounds", "chunk", "data", "episodes")
-    ]
+    """Seconds of an update or a batch in every counted round, by arrangement."""
+    names = ("work", "rounds", "chunk", "data", "episodes")
+    words = [f"--{name}={getattr(options, name)}" for name in names]
     command = [sys.executable, __file__, "--child", *words]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     children = {
@@ -119,14 +128,15 @@ def answer(child: subprocess.Popen[str], request: str | None = None) -> str:
 
 
 def take_turns(options: argparse.Namespace) -> None:
-    """A chunk of updates for each line on standard input; its seconds an update are printed."""
+    """A chunk or an epoch for each line on standard input; its seconds a unit are printed."""
     from moose.training import FORGETFUL
-    from policy_update import make_problem, search_ours
+    from policy_update import fit_models_ours, fit_support_ours, make_problem, search_ours
 
     class Turns:
         restore, keep, once = FORGETFUL.restore, FORGETFUL.keep, FORGETFUL.once
 
-        def __init__(self) -> None:
+        def __init__(self, units: int) -> None:
+            self.units = units
             self.start = self.wait()
 
         def wait(self) -> float:
@@ -134,13 +144,19 @@ def take_turns(options: argparse.Namespace) -> None:
             return time.perf_counter()
 
         def record(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
-            print((time.perf_counter() - self.start) / options.chunk, flush=True)
+            print((time.perf_counter() - self.start) / self.units, flush=True)
             self.start = self.wait()
 
     problem = make_problem(options)
     print("ready", flush=True)
     options.rounds += _COMPILING
-    search_ours(problem, options, Turns())
+    if options.work == "update":
+        search_ours(problem, options, Turns(options.chunk))
+        return
+    fit = {"models": fit_models_ours, "support": fit_support_ours}[options.work]
+    settings = {"models": problem.config.dynamics, "support": problem.config.support}[options.work]
+    count = len(problem.given.table.transitions)
+    fit(problem, options.rounds + 1, Turns(max(count // settings.batch_size, 1)))
 
 
 if __name__ == "__main__":

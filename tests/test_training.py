@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from typing import NamedTuple
 
 import jax
@@ -25,6 +22,7 @@ from moose.training import (
     repeat_update,
     split_keys,
 )
+from devices import with_devices
 from runs import log, tiny_words
 from toys import MemoryJournal, assert_close, assert_same_bits, differ
 
@@ -302,35 +300,38 @@ def test_seeds_differ():
 
 SHARES = """
 import jax, jax.numpy as jnp
-from moose.training import shared_out
+from moose.training import by_shares, shared_out
+
 shares = jax.jit(shared_out)(jnp.arange(6.0).reshape(6, 1)).addressable_shards
 print([share.data.reshape(-1).tolist() for share in shares])
 print(len(jax.jit(shared_out)(jnp.zeros((5, 1))).sharding.device_set))
+
+@jax.jit
+@jax.value_and_grad
+def summed(common):
+    seen = lambda common, members: (print("members:", members.shape), common * members[None])[1]
+    return jnp.sum(by_shares(seen, common, jnp.arange(6.0), axis=1) ** 2)
+
+print(*summed(2.0))
 """
 
 
-def with_devices(count, *words):
-    """What a Python with this many devices prints."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "NPROC": "1"}
-    command = [sys.executable, *map(str, words)]
-    ended = subprocess.run(
-        command, env=os.environ | flags, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
 def test_members_are_shared_out_equally_or_not_at_all():
-    assert with_devices(2, "-c", SHARES).splitlines() == ["[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]", "1"]
-    assert with_devices(1, "-c", SHARES).splitlines()[0] == "[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]"
+    values = "220.0 220.0"  # the sum of (2 k)^2, and its slope
+    one, two = (with_devices(count, "-c", SHARES).splitlines() for count in (1, 2))
+    assert one == ["[[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]]", "1", "members: (6,)", values]
+    assert two == ["[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]", "1", "members: (3,)", values]
 
 
-def test_a_search_on_two_devices_is_that_on_one(tmp_path):
+def test_a_training_on_two_devices_is_that_on_one(tmp_path):
     words = ("train", log(), *tiny_words())  # two models
-    where = ("--cache", tmp_path / "cache", "--evaluation-episodes", 2, "--quiet")
+    seeds = ("--seeds", "0,1", "--seeds-mode", "together")
     for count in (1, 2):
-        with_devices(count, "-m", "moose", *words, *where, "--out", tmp_path / str(count))
-    one, two = (load_policy(tmp_path / name / "policy").actor for name in "12")
-    assert_close(two, one, rtol=1e-5, atol=1e-7)
-    noted = [read_run(tmp_path / name).versions["threads"] for name in "12"]
+        where = tmp_path / str(count)
+        rest = ("--cache", where / "cache", "--evaluation-episodes", 2, "--quiet")
+        with_devices(count, "-m", "moose", *words, *seeds, *rest, "--out", where / "run")
+    for seed in ("seed-0", "seed-1"):
+        one, two = (load_policy(tmp_path / n / "run" / seed / "policy").actor for n in "12")
+        assert_close(two, one, rtol=1e-4, atol=1e-6)
+    noted = [read_run(tmp_path / name / "run").versions["threads"] for name in "12"]
     assert noted == ["1", "1, 2 devices"]

@@ -207,14 +207,57 @@ def shared_out(members: State) -> State:
     Returns:
         The members.
     """
-    devices = jax.local_devices()
-    if len(devices) == 1 or any(len(leaf) % len(devices) for leaf in jax.tree.leaves(members)):
+    mesh = _mesh_for(members)
+    if mesh is None:
         return members
-    mesh = jax.sharding.Mesh(devices, ("members",))
-    by_member = jax.sharding.PartitionSpec("members")  # type: ignore[no-untyped-call]
-    sharding = jax.sharding.NamedSharding(mesh, by_member)
+    sharding = jax.sharding.NamedSharding(mesh, _spec(_MEMBERS))
     shared: State = jax.lax.with_sharding_constraint(members, sharding)  # type: ignore[no-untyped-call]
     return shared
+
+
+def by_shares(
+    function: Callable[[Own, State], Result], common: Own, members: State, *, axis: int
+) -> Result:
+    """``function(common, members)``, each device computing it for its share of the members.
+
+    As with :func:`shared_out`, but within the function devices never wait for each other: the
+    slope for ``common`` is added up once, behind all loops, and not in every step of them.
+
+    Args:
+        function: Independent for each member.
+        common: What all members have in common.
+        members: A tree of arrays ``[K, ...]``, within a compiled program.
+        axis: Where members stand in every array that the function returns.
+
+    Returns:
+        What the function gives for all members.
+    """
+    mesh = _mesh_for(members)
+    if mesh is None:
+        return function(common, members)
+    shared: Callable[[Own, State], Result] = jax.shard_map(
+        function,
+        mesh=mesh,
+        in_specs=(_spec(), _spec(_MEMBERS)),
+        out_specs=_spec(*[None] * axis, _MEMBERS),
+        check_vma=False,  # loops begin with what is the same on all devices
+    )
+    return shared(common, members)
+
+
+_MEMBERS = "members"
+
+
+def _spec(*axes: str | None) -> jax.sharding.PartitionSpec:
+    return jax.sharding.PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+def _mesh_for(members: object) -> jax.sharding.Mesh | None:
+    """All devices, if there are several and each gets as many members as the others."""
+    devices = jax.local_devices()
+    if len(devices) == 1 or any(len(leaf) % len(devices) for leaf in jax.tree.leaves(members)):
+        return None
+    return jax.sharding.Mesh(devices, (_MEMBERS,))
 
 
 def for_each_seed(function: Callable[[State], Result], *, is_seeded: bool) -> Callable[..., Result]:

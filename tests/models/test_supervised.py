@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from moose.models.supervised import (
     successors_of,
     windows_of,
 )
+from devices import with_devices
 from toys import MemoryJournal, assert_same_bits, make_toy_log, make_toy_task
 
 TASK = make_toy_task(history=3)
@@ -135,3 +138,36 @@ def test_a_resumed_fit_ends_with_the_same_bits():
         fit(quadratic, jnp.zeros(3), settings=settings, journal=journal)
     journal.fail_at = None
     assert_same_bits(fit(quadratic, jnp.zeros(3), settings=settings, journal=journal), expected)
+
+
+# Several devices
+
+SHARES = """
+import jax, jax.numpy as jnp
+import numpy as np
+from moose.models.supervised import FitInputs, FitSettings, fit_epochs, make_table
+from toys import make_toy_log, make_toy_task
+
+jax.config.update("jax_enable_compilation_cache", False)  # what is not compiled is not looked at
+
+def loss(params, inputs, chosen, key):
+    jax.debug.inspect_array_sharding(
+        chosen, callback=lambda sharding: print(sharding.shard_shape(chosen.shape))
+    )
+    return jnp.sum((params * inputs.table.rewards[chosen] - 1.0) ** 2)
+
+members = {members}
+params = jnp.ones(1) if members is None else jnp.ones((members, 1))
+inputs = FitInputs(make_table(make_toy_log(make_toy_task(), episodes=3, steps=9)), None)
+settings = FitSettings(epochs=2, batch_size=6, learning_rate=0.1)
+params = fit_epochs("toy", loss, params, inputs, settings, jax.random.key(0), members=members)
+print(np.array(params).ravel().tolist())
+"""
+
+
+@pytest.mark.parametrize(("members", "share"), [(None, "(3,)"), (4, "(2, 6)"), (3, "(3, 6)")])
+def test_devices_share_out_members_or_a_batch(members, share):
+    script = SHARES.format(members=members)
+    one, two = (with_devices(count, "-c", script).splitlines() for count in (1, 2))
+    assert share in two[:-1]
+    np.testing.assert_allclose(json.loads(two[-1]), json.loads(one[-1]), rtol=1e-5)

@@ -64,7 +64,7 @@ from moose.models.ensembles import (
     ready,
 )
 from moose.models.networks import Network
-from moose.models.rollout import imagine
+from moose.models.rollout import Imagined, imagine
 from moose.models.supervised import TransitionTable, make_table, windows_of
 from moose.models.support import (
     Autoencoder,
@@ -84,11 +84,11 @@ from moose.training import (
     Metrics,
     Observer,
     Update,
+    by_shares,
     chunk_size,
     init_optimiser,
     per_seed,
     repeat_update,
-    shared_out,
     split_keys,
 )
 from moose.types import Key
@@ -318,7 +318,6 @@ def make_update(
     ) -> tuple[State, Metrics]:
         start_key, latent_key = jax.random.split(jax.random.fold_in(knowledge.key, step))
         starts = draw_starts(given, task, config.search.start_states, start_key)
-        knowledge = knowledge._replace(members=shared_out(knowledge.members))
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
             actor = state.actor._replace(network=network)
@@ -350,14 +349,18 @@ def policy_loss(
     horizon = search.horizon or task.horizon
     discount = search.discount or task.discount
     shares = {"sum": 1.0, "mean": 1.0 / horizon}
-    imagined = imagine(
-        lambda window: choose_action(actor, task, window),
-        make_model(task, given.scales),
-        knowledge.members,
-        starts,
-        horizon,
-        is_rematerialised=search.is_rematerialised,
-    )
+
+    def imagine_with(actor: Actor, members: AnyReadyMembers) -> Imagined:
+        return imagine(
+            lambda window: choose_action(actor, task, window),
+            make_model(task, given.scales),
+            members,
+            starts,
+            horizon,
+            is_rematerialised=search.is_rematerialised,
+        )
+
+    imagined = by_shares(imagine_with, actor, knowledge.members, axis=1)
     rewards = standardise(imagined.rewards, given.scales.reward)
     returns = shares[search.return_reduction] * discounted_return(rewards, discount)
     penalties = support_penalties(

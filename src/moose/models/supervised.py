@@ -15,7 +15,14 @@ from moose.config import Settings
 from moose.data.dataset import Dataset
 from moose.data.windows import gather_windows
 from moose.progress import SILENT, Progress
-from moose.training import FORGETFUL, Journal, Metrics, init_optimiser, repeat_update
+from moose.training import (
+    FORGETFUL,
+    Journal,
+    Metrics,
+    init_optimiser,
+    repeat_update,
+    shared_out,
+)
 from moose.types import Key
 
 ParamsT = TypeVar("ParamsT")
@@ -192,8 +199,10 @@ def fit_epochs(
         ) -> tuple[tuple[ParamsT, optax.OptState], jax.Array]:
             params, optimiser_state = state
             index, chosen = batch
+            # Where there are several devices, each has some of the members, or a part of the batch.
+            params = params if members is None else shared_out(params)
             value, gradients = jax.value_and_grad(loss)(
-                params, inputs, chosen, jax.random.fold_in(loss_key, index)
+                params, inputs, shared_out(chosen), jax.random.fold_in(loss_key, index)
             )
             updates, optimiser_state = optimiser.update(gradients, optimiser_state)
             return (optax.apply_updates(params, updates), optimiser_state), value
