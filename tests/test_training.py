@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from devices import with_devices
 from moose.errors import RunError
 from moose.experiments.run_folder import read_run
 from moose.policies.policy import load_policy
@@ -22,7 +23,6 @@ from moose.training import (
     repeat_update,
     split_keys,
 )
-from devices import with_devices
 from runs import log, tiny_words
 from toys import MemoryJournal, assert_close, assert_same_bits, differ
 

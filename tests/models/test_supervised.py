@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 
+from devices import with_devices
 from moose.models.supervised import (
     FitInputs,
     FitSettings,
@@ -18,7 +19,6 @@ from moose.models.supervised import (
     successors_of,
     windows_of,
 )
-from devices import with_devices
 from toys import MemoryJournal, assert_same_bits, make_toy_log, make_toy_task
 
 TASK = make_toy_task(history=3)
