@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -28,6 +32,32 @@ def test_an_expert_is_a_network_with_tanh(expert):
         expert.act(frames), np.tanh(hidden @ expert.weights[1] + expert.biases[1]), rtol=1e-5
     )
     assert expert.act(frames[0]).shape == (1,)
+
+
+def test_an_expert_plays_the_same_on_another_processor():
+    program = (
+        "from moose.envs.catalog import make_dataset\n"
+        "from moose.envs.gymnasium_recipes import gymnasium_recipe_of\n"
+        "print(make_dataset(gymnasium_recipe_of('mujoco/hopper', transitions=500)).fingerprint)"
+    )
+    found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+    # What an older processor would have: other products of matrices, other elementary functions.
+    older = {
+        "OPENBLAS_CORETYPE": "Prescott",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(found),
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA",
+    }
+    prints = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for settings in ({}, older)
+    ]
+    assert prints[0] == prints[1]
 
 
 def test_what_is_written_is_read(expert, tmp_path):

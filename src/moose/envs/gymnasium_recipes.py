@@ -16,7 +16,7 @@ from moose.envs import mujoco
 from moose.errors import ConfigError, nearest
 
 PREFIX = "gym/"
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """To be raised when the same recipe would give other bits."""
 
 # Gymnasium imports what stands before a colon. A data set may come from anyone, so that its

@@ -33,13 +33,19 @@ class Expert(NamedTuple):
     biases: tuple[Floats, ...]
 
     def act(self, frames: npt.ArrayLike) -> Floats:
-        """Actions ``[..., d]`` in the box for frames ``[..., n]``."""
+        """Actions ``[..., d]`` in the box for frames ``[..., n]``.
+
+        The same bits on every processor, since episodes drift apart with the last bit of an action:
+        a library's matrix product adds up in an order of the processor's own, this one input after
+        input; and tanh, which is not the same to the last bit everywhere, is rounded.
+        """
         values = np.asarray(frames, np.float32)
         last = len(self.weights) - 1
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            values = values @ weight + bias
-            values = np.tanh(values) if i == last else np.maximum(values, np.float32(0.0))
-        return values
+            values = (values[..., None] * weight).sum(axis=-2) + bias
+            if i < last:
+                values = np.maximum(values, np.float32(0.0))
+        return np.tanh(values.astype(np.float64)).astype(np.float32)
 
 
 def make_expert(layers: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]) -> Expert:
