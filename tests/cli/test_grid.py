@@ -7,9 +7,10 @@ import re
 
 import pytest
 
+from moose.experiments.run_folder import Request, run_digest
 from moose.experiments.store import Store, make_owner, now
 from moose.storage import write_manifest
-from runs import grid_file, moose, run_grid, undisturbed_grid
+from runs import TINY_CLONE, grid_file, moose, run_grid, undisturbed_grid
 
 
 def test_a_finished_grid_is_finished(tmp_path):
@@ -137,6 +138,38 @@ def test_known_runs_cost_nothing(tmp_path, published):
     result = json.loads(ended.out)
     assert (result["runs"], result["done"], result["left"]["runs"]) == (3, 3, 0)
     assert not out.exists()
+
+
+def test_runs_of_other_bits_of_a_named_data_set_are_taken_over_when_asked(tmp_path):
+    clone = {"name": "clone", "preset": "quick", "settings": TINY_CLONE}
+    block = {"data": ["ib/bad-0.2"], "algorithms": [clone], "seeds": [0]}
+    file = tmp_path / "named.yaml"
+    file.write_text(json.dumps({"name": "named", "evaluation_episodes": 2, "blocks": [block]}))
+    assert run_grid(file, tmp_path / "there", tmp_path / "cache").code == 0
+    assert moose("grid", "publish", tmp_path / "there", tmp_path / "results").code == 0
+    published = tmp_path / "results" / "named"
+    tree = json.loads((published / "runs.json").read_text())
+    (run,) = tree["runs"]
+    run["fingerprint"] = "of other bits"
+    run["digest"] = run_digest(Request(**run["request"]), run["fingerprint"], None)
+    (published / "runs.json").write_text(json.dumps(tree))
+    write_manifest(published, "moose-results", 1, {"name": "named", "runs": {}})
+
+    words = (file, tmp_path / "here", tmp_path / "cache", "--known", published, "--json")
+    assert json.loads(run_grid(*words, "--dry-run").out)["left"]["runs"] == 1
+    assert json.loads(run_grid(*words, "--dry-run", "--other-bits").out)["left"]["runs"] == 0
+    ended = run_grid(*words, "--other-bits")
+    assert json.loads(ended.out) == {
+        "grid": str(tmp_path / "here"),
+        "runs": {"waiting": 0, "running": 0, "done": 1, "failed": 0},
+        "taken_over": 1,
+    }
+    assert "made with other bits" in ended.errors
+    assert json.loads(moose("grid", "table", tmp_path / "here", "--json").out)["rows"]
+    ended = run_grid(*words)  # by itself the very bits count
+    assert json.loads(ended.out)["taken_over"] == 0
+    assert "not taken over" in ended.errors
+    assert "--other-bits" in ended.errors
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

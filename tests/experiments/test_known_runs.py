@@ -13,6 +13,7 @@ from moose.experiments.known_runs import (
     describe_differences,
     read_runs,
     take_over,
+    with_other_bits,
     write_runs,
 )
 from moose.experiments.run_folder import DataRecord, Manifest, Request, run_digest, write_run
@@ -168,6 +169,44 @@ def test_runs_of_other_data_or_another_grid_are_told(done, tmp_path, change, com
         assert store.counts()["done"] == 0
     (warning,) = warnings
     assert warning.startswith(complaint)
+
+
+def test_runs_of_other_bits_of_named_data_count_where_that_is_asked_for(done, tmp_path):
+    warnings = []
+    there = known(done, tmp_path, versions=HERE)
+    # The data sets have names; another machine, or an earlier version, had made other bits of them.
+    store, cells = plan_again(done, tmp_path / "here", fingerprint="f")
+    with store:
+        adopted = with_other_bits(cells, [there], done=())
+        assert {cell.digest for cell in adopted} >= set(there.runs)
+        assert adopted[-1] == cells[-1]  # of which nothing is known
+        bits = {"ib/bad-0.2": facts_of("ib/bad-0.2") | {"fingerprint": "f"}}
+        store.plan(store.facts(), bits, adopted)
+        take_over(store, [there], adopted, HERE, warn=warnings.append)
+        assert store.counts()["done"] == 3
+        # Published again, they are what they were.
+        assert read_runs(written(store, tmp_path)) == there.runs
+    assert warnings == [
+        "3 of the runs taken over were made with other bits of their data sets than those here: "
+        "ib/bad-0.2"
+    ]
+
+
+def test_neither_what_is_at_hand_nor_a_folder_is_exchanged_for_other_bits(done, tmp_path):
+    there = known(done, tmp_path)
+    store, cells = plan_again(done, tmp_path / "here", fingerprint="f")
+    store.close()
+    assert with_other_bits(cells, [there], done={cell.digest for cell in cells}) == cells
+    _, same = plan_again(done, tmp_path / "same")
+    assert with_other_bits(same, [there], done=()) == same
+    folders = [
+        cell._replace(request=cell.request.model_copy(update={"data": str(tmp_path)}))
+        for cell in cells
+    ]
+    run = next(iter(there.runs.values()))
+    request = run.request.model_copy(update={"data": str(tmp_path)})
+    elsewhere = {run.digest: run.model_copy(update={"request": request})}
+    assert with_other_bits(folders, [KnownRuns("results/g", elsewhere)], done=()) == folders
 
 
 def test_differences_name_every_version_once():

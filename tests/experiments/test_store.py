@@ -275,6 +275,15 @@ def made_by_the_first_version(folder, cells):
     connection.close()
 
 
+def made_by_the_second_version(folder, cells, run):
+    with planned(folder, cells) as store:
+        store.take_over([run], "results/g", now())
+    with sqlite3.connect(folder / stores.STORE) as connection:
+        connection.execute("ALTER TABLE taken_over DROP COLUMN fingerprint")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+
+
 def version_of(folder):
     connection = sqlite3.connect(folder / stores.STORE)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -300,10 +309,24 @@ def test_working_on_a_store_of_the_first_version_brings_it_up_to_date(tmp_path, 
         assert store.counts()["done"] == 1
         assert len(store.take_over(map(finished, cells), "results/g", now())) == 1
         assert looking.counts()["done"] == 2
-    assert version_of(tmp_path) == 2
+    assert version_of(tmp_path) == 3
     with Store(tmp_path) as store:
         assert len(store.taken_over()) == 1
         assert store.num_evaluations() == 11 + 5
+
+
+def test_a_store_of_the_second_version_keeps_what_it_took_over(tmp_path):
+    cells = [cell(), cell(seed=1)]
+    first, second = finished(cells[0]), finished(cells[1], fingerprint="other bits")
+    made_by_the_second_version(tmp_path, cells, first)
+    with Store(tmp_path) as store:  # only looking
+        assert store.finished_runs() == [first]
+    assert version_of(tmp_path) == 2
+    with planned(tmp_path, cells) as store:
+        assert store.finished_runs() == [first]
+        store.take_over([second], "results/g", now())
+        assert store.finished_runs() == [first, second]
+    assert version_of(tmp_path) == 3
 
 
 # Several writers, and deaths

@@ -49,6 +49,14 @@ def run_command(
             "not trained again; may be repeated.",
         ),
     ] = None,
+    other_bits: Annotated[
+        bool,
+        typer.Option(
+            "--other-bits",
+            help="With --known: take over runs of a data set of the same name too if its bits were "
+            "others, as those of an earlier version may be.",
+        ),
+    ] = False,
     retry: Annotated[
         bool, typer.Option("--retry", help="Try failed runs again, however often they failed.")
     ] = False,
@@ -108,6 +116,7 @@ def run_command(
                     threads=count,
                     cache=cache,
                     known=finished,
+                    accepts_other_bits=other_bits,
                     progress=progress,
                 )
             print_json(result) if as_json else _tell_estimate(result)
@@ -122,6 +131,7 @@ def run_command(
                 threads=count,
                 cache=cache,
                 known=finished,
+                accepts_other_bits=other_bits,
                 is_retrying=retry,
                 most_attempts=attempts,
                 progress=progress,
@@ -130,6 +140,7 @@ def run_command(
         except KeyboardInterrupt:
             again = f"moose grid run {shlex.quote(str(file))} --out {shlex.quote(str(folder))}"
             again += "".join(f" --known {shlex.quote(str(place))}" for place in known or ())
+            again += " --other-bits" * other_bits
             typer.echo(f"To go on: {again} --workers {workers} --threads {count}", err=True)
             raise
     with Store(folder) as store:

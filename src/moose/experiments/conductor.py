@@ -27,7 +27,7 @@ from moose.experiments.engines import Engine
 from moose.experiments.grid import Cell, Grid, next_to_start, plan_grid, share_key
 from moose.experiments.interrupts import interrupts_put_off
 from moose.experiments.journal import Warn
-from moose.experiments.known_runs import KnownRuns, take_over
+from moose.experiments.known_runs import KnownRuns, take_over, with_other_bits
 from moose.experiments.run_folder import EVALUATIONS, read_evaluations, run_digest
 from moose.experiments.runner import versions
 from moose.experiments.store import (
@@ -78,6 +78,7 @@ def run_grid(
     threads: int | None = None,
     cache: Path | None = None,
     known: Sequence[KnownRuns] = (),
+    accepts_other_bits: bool = False,
     is_retrying: bool = False,
     most_attempts: int = MOST_ATTEMPTS,
     lease: float = LEASE,
@@ -95,6 +96,7 @@ def run_grid(
             that this process would train with.
         cache: Cache of data sets and fitted models; the user's own by default.
         known: Runs that were finished elsewhere, which are not trained again.
+        accepts_other_bits: Known runs of a data set of the same name count, whatever its bits.
         is_retrying: Try failed runs again, however often they were tried before.
         most_attempts: How often a failing run is tried.
         lease: Seconds after which a run whose conductor is silent may be taken.
@@ -109,6 +111,8 @@ def run_grid(
         with Store(out, is_new=True) as store:
             datasets = _prepare_data(store.datasets(), cells, engine, cache, progress)
             planned = [_planned(cell, datasets) for cell in cells]
+            if accepts_other_bits:
+                planned = with_other_bits(planned, known, store.finished())
             facts = {"grid": settings_tree(grid), "name": grid.name}
             store.plan(facts, datasets, planned)
             here = versions() | ({} if threads is None else {"threads": str(threads)})
@@ -129,6 +133,7 @@ def estimate_grid(
     threads: int,
     cache: Path | None = None,
     known: Sequence[KnownRuns] = (),
+    accepts_other_bits: bool = False,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Measure each algorithm of a grid for a moment, and add up what its runs will take.
@@ -143,6 +148,7 @@ def estimate_grid(
         threads: Threads of each worker.
         cache: Cache of data sets and fitted models; the user's own by default.
         known: Runs that were finished elsewhere, which count as done.
+        accepts_other_bits: Known runs of a data set of the same name count, whatever its bits.
         progress: Whom to tell.
 
     Returns:
@@ -155,9 +161,12 @@ def estimate_grid(
             store = stack.enter_context(Store(out)) if (out / STORE).is_file() else None
             described = store.datasets() if store else {}
             done = store.finished() if store else set[str]()
-        done = done.union(*(runs for _, runs in known))
         datasets = _prepare_data(described, cells, engine, cache, progress)
-        planned = {cell.digest: cell for cell in (_planned(cell, datasets) for cell in cells)}
+        plan = [_planned(cell, datasets) for cell in cells]
+        if accepts_other_bits:
+            plan = with_other_bits(plan, known, done)
+        done = done.union(*(runs for _, runs in known))
+        planned = {cell.digest: cell for cell in plan}
         left = [cell for name, cell in planned.items() if name not in done]
         variants = {_variant(cell, datasets): cell for cell in reversed(left)}
         jobs: list[Job] = [

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -96,6 +96,33 @@ def read_runs(file: Path) -> dict[str, FinishedRun]:
     return {run.digest: run for run in content.runs}
 
 
+def with_other_bits(
+    planned: Sequence[PlannedCell], known: Sequence[KnownRuns], done: Container[str]
+) -> list[PlannedCell]:
+    """A plan in which runs of other bits of the same data may stand for those that are missing.
+
+    A data set that has a name is the same to people where its bits are not: an earlier version of
+    the program, or another processor, has made it. One in a folder is what its bits are.
+
+    Args:
+        planned: The plan.
+        known: Where to look for runs; what stands in several is taken from the first.
+        done: Digests of the runs that are done here, which nothing replaces.
+
+    Returns:
+        The plan; a cell whose very run is neither done here nor known has the run that was asked
+        for the same, if one is known.
+    """
+    exact = {name for _, runs in known for name in runs}
+    alike = {digest(run.request): name for _, runs in reversed(known) for name, run in runs.items()}
+    return [
+        cell
+        if cell.digest in exact or cell.digest in done or os.path.isdir(cell.request.data)
+        else cell._replace(digest=alike.get(digest(cell.request), cell.digest))
+        for cell in planned
+    ]
+
+
 def take_over(
     store: Store,
     known: Sequence[KnownRuns],
@@ -119,6 +146,8 @@ def take_over(
         warn: Called with a sentence if runs are of other versions, or of other data, than here.
     """
     own = store.path.parent / RUNS
+    bits = {name: facts["fingerprint"] for name, facts in store.datasets().items()}
+    data = {cell.digest: cell.data for cell in planned}
     taken = []
     for source, runs in known:
         # Folders are the truth: a store that was lost will be filled from those of finished runs.
@@ -127,6 +156,12 @@ def take_over(
         complaint = _complaint_of_misses(source, runs, planned)
         if complaint:
             warn(complaint)
+    others = [data[run.digest] for run in taken if run.fingerprint != bits[data[run.digest]]]
+    if others:
+        warn(
+            f"{len(others)} of the runs taken over were made with other bits of their data sets "
+            f"than those here: {', '.join(dict.fromkeys(others))}"
+        )
     differing = describe_differences([run.versions for run in taken], here)
     if differing:
         warn(
@@ -169,7 +204,8 @@ def _complaint_of_misses(
     if changed:
         return (
             f"{len(changed)} runs in {source} are not taken over, since their data sets differ "
-            f"from those here: {', '.join(dict.fromkeys(changed))}"
+            f"from those here: {', '.join(dict.fromkeys(changed))} (those of data sets with a name "
+            "can be, with --other-bits)"
         )
     if len(missing) == len(planned):
         return (

@@ -336,8 +336,9 @@ class Store:
                     (now, finished.seconds, finished.updates, run),
                 )
                 connection.execute(
-                    "INSERT INTO taken_over (run, source, versions, time) VALUES (?, ?, ?, ?)",
-                    (run, source, _text(finished.versions), now),
+                    "INSERT INTO taken_over (run, source, versions, time, fingerprint) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (run, source, _text(finished.versions), now, finished.fingerprint),
                 )
                 taken.append(finished)
         return taken
@@ -384,7 +385,8 @@ class Store:
     def finished_runs(self) -> list[FinishedRun]:
         """The finished runs of the grid's cells, in order; versions of those taken over only."""
         rows = self._rows(
-            "SELECT r.id, r.digest, r.request, json_extract(d.facts, '$.fingerprint'), "
+            "SELECT r.id, r.digest, r.request, "
+            "coalesce(t.fingerprint, json_extract(d.facts, '$.fingerprint')), "
             "coalesce(t.versions, 'null'), r.seconds, r.updates FROM runs r "
             "JOIN (SELECT run, data, min(position) AS position FROM cells GROUP BY run) c "
             "ON c.run = r.id AND r.state = 'done' JOIN datasets d ON d.source = c.data "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moose.errors import StorageError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _APPLICATION = 0x4D4F4F53  # marks the file as ours
 _FIRST_TABLES = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -55,12 +55,14 @@ CREATE TABLE failures (
     PRIMARY KEY (run, number)
 ) WITHOUT ROWID;
 """
-# Since version 2: finished runs that were not trained here, and where they are from.
+# Since version 2: finished runs that were not trained here, and where they are from. Since version
+# 3 with the fingerprint of their data, which may be other bits under the same name.
 _TAKEN_OVER = """TABLE taken_over (
     run INTEGER PRIMARY KEY REFERENCES runs (id),
     source TEXT NOT NULL,
     versions TEXT NOT NULL,
-    time REAL NOT NULL
+    time REAL NOT NULL,
+    fingerprint TEXT
 )"""
 
 
@@ -88,12 +90,20 @@ def prepare(connection: sqlite3.Connection, path: Path, *, is_writer: bool) -> N
         )
     elif version < SCHEMA_VERSION and is_writer:
         with transaction(connection):
-            if _version_of(connection) < SCHEMA_VERSION:  # nobody else has done it meanwhile
+            version = _version_of(connection)  # somebody else may have done it meanwhile
+            if version < 2:
                 connection.execute(f"CREATE {_TAKEN_OVER}")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif version < 3:
+                connection.execute("ALTER TABLE taken_over ADD COLUMN fingerprint TEXT")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     elif version < SCHEMA_VERSION:
-        # Empty, as it would be in the file, and gone with the connection.
+        # As it would be in the file, before which it is found, and gone with the connection.
         connection.execute(f"CREATE TEMPORARY {_TAKEN_OVER}")
+        if version == 2:
+            connection.execute(
+                "INSERT INTO taken_over SELECT run, source, versions, time, NULL "
+                "FROM main.taken_over"
+            )
 
 
 @contextlib.contextmanager
