@@ -12,7 +12,7 @@ ENVIRONMENTS = MappingProxyType(
     {"swimmer": "Swimmer-v4", "hopper": "Hopper-v4", "walker2d": "Walker2d-v4"}
 )
 """By the name of a data set, without its prefix."""
-BATCH_RETURNS = MappingProxyType({"swimmer": 19.5, "hopper": 104.1, "walker2d": 77.6})
+BATCH_RETURNS = MappingProxyType({"swimmer": 19.5, "hopper": 104.1, "walker2d": 77.7})
 """What the data sets earn in the first 100 steps of their episodes, discounted by 0.99, by the same
 names: the mean that ``moose data show`` tells."""
 
