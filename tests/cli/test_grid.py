@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 
 import pytest
 
 from moose.experiments.run_folder import Request, run_digest
-from moose.experiments.store import Store, make_owner, now
+from moose.experiments.store import STORE, Store, make_owner, now
 from moose.storage import write_manifest
 from runs import TINY_CLONE, grid_file, moose, run_grid, undisturbed_grid
 
@@ -170,6 +171,18 @@ def test_runs_of_other_bits_of_a_named_data_set_are_taken_over_when_asked(tmp_pa
     assert json.loads(ended.out)["taken_over"] == 0
     assert "not taken over" in ended.errors
     assert "--other-bits" in ended.errors
+
+    # A grid that was begun with another version of what makes the data looks at them anew.
+    with sqlite3.connect(tmp_path / "here" / STORE) as connection:
+        connection.execute(
+            "UPDATE datasets "
+            "SET facts = json_set(facts, '$.fingerprint', 'of old', '$.generator_version', 0)"
+        )
+    connection.close()
+    assert "1 runs done" in run_grid(*words[:3]).out
+    with Store(tmp_path / "here") as store:
+        (found,) = store.datasets().values()
+    assert len(found["fingerprint"]) == 64
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

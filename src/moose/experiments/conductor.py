@@ -21,6 +21,7 @@ import numpy as np
 
 from moose.config import digest, settings_tree
 from moose.data.files import FORMAT, SCHEMA_VERSION
+from moose.envs.recipes import any_recipe_of
 from moose.errors import RunError
 from moose.experiments.cost import estimate
 from moose.experiments.engines import Engine
@@ -438,11 +439,12 @@ def _done_by(engine: Engine, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome
 
 
 def _is_current(source: str, facts: Mapping[str, Any], episodes: int) -> bool:
-    """Whether what is known of a data set still holds; a name stands for the same data for ever."""
+    """Whether what is known of a data set still holds: it has the same bits as ever."""
     if facts["evaluation_episodes"] != episodes:
         return False
     if not os.path.isdir(source):
-        return True
+        # A store of before this was written down is of before any version was raised.
+        return bool(facts.get("generator_version", 1) == any_recipe_of(source).generator_version)
     manifest = read_manifest(Path(source), FORMAT, SCHEMA_VERSION)
     return bool(manifest["fingerprint"] == facts["fingerprint"])
 

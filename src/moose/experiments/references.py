@@ -30,7 +30,8 @@ def describe_data(
         progress: Whom to tell how far the data set is.
 
     Returns:
-        Plain values: ``fingerprint``, ``transitions``, ``episodes``; ``behaviour``, the log's
+        Plain values: ``fingerprint``, ``generator_version`` (None unless a recipe made it),
+        ``transitions``, ``episodes``; ``behaviour``, the log's
         discounted returns averaged over as many episodes as an evaluation has; ``hold``, such
         averages of never acting (the mean action where no action means that) from fresh resets;
         and ``batch``, the mean return of the log and its standard error.
@@ -49,6 +50,7 @@ def describe_data(
     batch = mean_with_error(returns) if len(returns) > 1 else None
     return {
         "fingerprint": dataset.fingerprint,
+        "generator_version": dataset.provenance.get("generator_version"),
         "transitions": dataset.num_transitions,
         "episodes": dataset.num_episodes,
         "discount": task.discount,
