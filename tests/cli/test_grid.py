@@ -223,3 +223,9 @@ def test_an_address_needs_ray(tmp_path):
     ended = moose("grid", "run", grid_file(tmp_path), "--address", "10.0.0.1:6379")
     assert ended.code == 2
     assert "add --engine ray" in ended.errors
+
+
+def test_other_bits_need_known_runs(tmp_path):
+    ended = moose("grid", "run", grid_file(tmp_path), "--other-bits")
+    assert ended.code == 2
+    assert "add --known" in ended.errors

@@ -91,6 +91,12 @@ def run_command(
             where="moose grid run",
             advice="add --engine ray, or leave --address out",
         )
+    if other_bits and not known:
+        raise ConfigError(
+            "--other-bits says which known runs count, but none are given.",
+            where="moose grid run",
+            advice="add --known and the folder of a published grid, or leave --other-bits out",
+        )
     from moose.experiments import conductor
     from moose.experiments.engines import make_engine
     from moose.experiments.grid import plan_grid, read_grid
