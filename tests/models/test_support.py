@@ -13,6 +13,7 @@ from moose.models.support import (
     SupportSettings,
     autoencoder_loss,
     encode,
+    errors_in_turn,
     fit_support,
     init_autoencoder,
     init_support,
@@ -196,3 +197,44 @@ def test_what_the_log_has_not_seen_is_reconstructed_badly():
     error = jax.jit(lambda model, pairs: jnp.mean(reconstruction_error(model, pairs)))
     assert error(support.autoencoder, pairs) < 0.7 * error(untrained.autoencoder, pairs)
     assert error(support.autoencoder, strange) > 3.0 * error(support.autoencoder, pairs)
+
+
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_errors_in_turn_have_the_values_and_slopes_of_all_at_once(is_sampled):
+    rng = np.random.default_rng(1)
+    pairs = jnp.asarray(rng.normal(size=(5, 2, 3, 8)), jnp.float32)
+    shape = (*pairs.shape[:-1], num_latents(TASK, SETTINGS))
+    noise = jnp.asarray(rng.normal(size=shape), jnp.float32) if is_sampled else None
+    weights = jnp.asarray(rng.normal(size=pairs.shape[:-1]), jnp.float32)
+
+    def weighted(function):
+        return lambda x: jnp.sum(weights * function(AUTOENCODER, x, noise))
+
+    assert_close(
+        errors_in_turn(AUTOENCODER, pairs, noise), reconstruction_error(AUTOENCODER, pairs, noise)
+    )
+    slopes, expected = (
+        jax.grad(weighted(function))(pairs) for function in (errors_in_turn, reconstruction_error)
+    )
+    assert_close(slopes, expected, rtol=1e-4, atol=1e-6)
+    assert np.abs(expected).max() > 0.1
+
+
+def test_errors_in_turn_take_the_autoencoder_as_given():
+    pairs = jnp.asarray(PAIRS)[None]
+    slopes = jax.grad(lambda one: jnp.sum(errors_in_turn(one, pairs, None)))(AUTOENCODER)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(slopes))
+
+
+def test_errors_in_turn_serve_several_seeds():
+    noise = jnp.ones((1, len(PAIRS), num_latents(TASK, SETTINGS)), jnp.float32)
+    autoencoders = jax.tree.map(lambda leaf: jnp.stack([leaf, 2.0 * leaf]), AUTOENCODER)
+
+    def error(autoencoder, pairs):
+        return jnp.sum(errors_in_turn(autoencoder, pairs[None], noise))
+
+    together = jax.vmap(jax.grad(error, 1), (0, None))(autoencoders, jnp.asarray(PAIRS))
+    for i, slopes in enumerate(together):
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], autoencoders)
+        assert_close(slopes, jax.grad(error, 1)(own, jnp.asarray(PAIRS)), rtol=1e-4, atol=1e-6)
+    assert differ(together[0], together[1])

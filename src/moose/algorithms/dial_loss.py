@@ -150,7 +150,6 @@ def policy_loss(
     starts: jax.Array,
     positions: jax.Array,
     grown: jax.Array,
-    key: Key,
 ) -> tuple[jax.Array, Metrics]:
     """L(θ) and its parts as metrics.
 
@@ -162,7 +161,6 @@ def policy_loss(
         starts: Start states [N, F, n].
         positions: λ of the trajectories of each, [N].
         grown: How much of the distrust q there is by now, 0 to 1.
-        key: For the latents of MOOSE's penalty.
 
     Returns:
         Both.
@@ -195,8 +193,7 @@ def policy_loss(
             knowledge.autoencoder,
             given.support_scales,
             frames=frames_seen(task, problem.support),
-            num_latents=None,
-            key=key,
+            noise=None,
         )
         penalty = penalty + search.support_weight * jnp.mean(errors, axis=(0, 1))
     losses = -positions * returns / given.return_size + (1.0 - positions) * penalty

@@ -32,9 +32,9 @@ from moose.models.support import (
     Support,
     SupportScales,
     SupportSettings,
+    errors_in_turn,
     fit_support,
     init_support,
-    reconstruction_error,
     support_inputs,
 )
 from moose.progress import SILENT, Progress
@@ -116,38 +116,41 @@ def support_penalties(
     scales: SupportScales,
     *,
     frames: int,
-    num_latents: int | None,
-    key: Key,
+    noise: jax.Array | None,
 ) -> jax.Array:
     """‖x_t − x̂_t‖² / D of every imagined (state, action): [H, K, N].
 
-    One time step after the other, each a batch of K·N pairs: large enough for the processor's
-    peak, small enough for its cache.
-
     Args:
         imagined: The trajectories.
-        autoencoder: The support model.
+        autoencoder: The support model; it is not learned from the penalties.
         scales: Its scales.
         frames: How many frames of a state it sees.
-        num_latents: Its latents, to draw one sample of them for each pair; None for their mean.
-        key: For the samples.
+        noise: [K, H, N, L] of one sample of the latents for each pair; None for their mean.
 
     Returns:
         The penalties.
     """
-    states = states_of(imagined, frames)
-    pair_of = jax.vmap(jax.vmap(support_inputs, (None, 0, 0)), (None, 0, 0))
+    pairs_of = support_inputs
+    for _ in ("N", "K", "H"):
+        pairs_of = jax.vmap(pairs_of, (None, 0, 0))
+    pairs = pairs_of(scales, states_of(imagined, frames), imagined.actions)
+    return errors_in_turn(autoencoder, pairs, None if noise is None else jnp.moveaxis(noise, 0, 1))
 
-    def penalties_at(step: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        time, windows, actions = step
-        pairs = pair_of(scales, windows, actions)
-        noise = None
-        if num_latents is not None:
-            shape = (*pairs.shape[:-1], num_latents)
-            noise = jax.random.normal(jax.random.fold_in(key, time), shape, pairs.dtype)
-        return reconstruction_error(autoencoder, pairs, noise)
 
-    penalties: jax.Array = jax.lax.map(
-        penalties_at, (jnp.arange(len(states)), states, imagined.actions)
-    )
-    return penalties
+def latent_noise(key: Key, like: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
+    """Standard normal numbers for the latents of imagined pairs, members first.
+
+    Args:
+        key: One key; each time step has its own numbers.
+        like: An array of the wanted type.
+        shape: (K, H, N, L).
+
+    Returns:
+        [K, H, N, L].
+    """
+    members, horizon, *rest = shape
+
+    def draw(time: jax.Array) -> jax.Array:
+        return jax.random.normal(jax.random.fold_in(key, time), (members, *rest), like.dtype)
+
+    return jnp.moveaxis(jax.vmap(draw)(jnp.arange(horizon)), 0, 1)

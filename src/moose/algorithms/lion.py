@@ -283,18 +283,15 @@ def make_update(
     def update(
         learner: Learner[Network], knowledge: Knowledge, given: Given, step: jax.Array
     ) -> tuple[Learner[Network], Metrics]:
-        start_key, position_key, latent_key = jax.random.split(
-            jax.random.fold_in(knowledge.key, step), 3
-        )
+        # Of three, so that runs have the start states and positions that they always had.
+        start_key, position_key, _ = jax.random.split(jax.random.fold_in(knowledge.key, step), 3)
         starts = draw_starts(given, problem, start_key)
         positions = jax.random.beta(position_key, search.beta, search.beta, (len(starts),))
         growing = max(search.growth * search.updates, 1.0)
         grown = jnp.minimum(step.astype(jnp.float32) / growing, 1.0)
 
         def loss(network: Network) -> tuple[jax.Array, Metrics]:
-            return policy_loss(
-                network, knowledge, given, problem, starts, positions, grown, latent_key
-            )
+            return policy_loss(network, knowledge, given, problem, starts, positions, grown)
 
         gradients, metrics = jax.grad(loss, has_aux=True)(learner.params)
         size = optax.tree.norm(gradients)

@@ -47,6 +47,7 @@ from moose.algorithms.imagination import (
     discounted_return,
     expected_penalty,
     expected_return,
+    latent_noise,
     learn_plant,
     support_penalties,
 )
@@ -350,8 +351,17 @@ def policy_loss(
     discount = search.discount or task.discount
     shares = {"sum": 1.0, "mean": 1.0 / horizon}
 
-    def imagine_with(actor: Actor, members: AnyReadyMembers) -> Imagined:
-        return imagine(
+    noise = None
+    if search.latent == "sample":
+        num_members = len(jax.tree.leaves(knowledge.members)[0])
+        latents = num_latents(task, config.support)
+        noise = latent_noise(key, starts, (num_members, horizon, len(starts), latents))
+
+    def imagine_with(
+        actor: Actor, share: tuple[AnyReadyMembers, jax.Array | None]
+    ) -> tuple[Imagined, jax.Array]:
+        members, noise = share
+        imagined = imagine(
             lambda window: choose_action(actor, task, window),
             make_model(task, given.scales),
             members,
@@ -359,18 +369,18 @@ def policy_loss(
             horizon,
             is_rematerialised=search.is_rematerialised,
         )
+        penalties = support_penalties(
+            imagined,
+            knowledge.autoencoder,
+            given.support_scales,
+            frames=frames_seen(task, config.support),
+            noise=noise,
+        )
+        return imagined, penalties
 
-    imagined = by_shares(imagine_with, actor, knowledge.members, axis=1)
+    imagined, penalties = by_shares(imagine_with, actor, (knowledge.members, noise), axis=1)
     rewards = standardise(imagined.rewards, given.scales.reward)
     returns = shares[search.return_reduction] * discounted_return(rewards, discount)
-    penalties = support_penalties(
-        imagined,
-        knowledge.autoencoder,
-        given.support_scales,
-        frames=frames_seen(task, config.support),
-        num_latents=num_latents(task, config.support) if search.latent == "sample" else None,
-        key=key,
-    )
     penalty = shares[search.penalty_reduction] * expected_penalty(penalties)
     weight = search.return_weight
     loss = -weight * expected_return(returns, search.pessimism) + (1.0 - weight) * penalty

@@ -248,6 +248,42 @@ def reconstruction_error(
     return jnp.mean((apply_network(autoencoder.decoder, latents) - pairs) ** 2, axis=-1)
 
 
+@jax.custom_vjp
+def errors_in_turn(
+    autoencoder: Autoencoder, pairs: jax.Array, noise: jax.Array | None
+) -> jax.Array:
+    """:func:`reconstruction_error` of pairs [H, ..., D], one batch [..., D] after the other.
+
+    A batch's slope is computed along with its errors, while what it takes is in the processor's
+    cache; until a backward pass, which units of 40,000 pairs are active alone would be 90 MB. Only
+    the pairs have a slope; autoencoder and noise are taken as given.
+    """
+    errors: jax.Array = jax.lax.map(
+        lambda batch: reconstruction_error(autoencoder, *batch), (pairs, noise)
+    )
+    return errors
+
+
+def _errors_and_slopes(
+    autoencoder: Autoencoder, pairs: jax.Array, noise: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    def at(batch: tuple[jax.Array, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
+        pairs, noise = batch
+        errors, pull_back = jax.vjp(lambda x: reconstruction_error(autoencoder, x, noise), pairs)
+        (slopes,) = pull_back(jnp.ones_like(errors))
+        return errors, slopes
+
+    errors, slopes = jax.lax.map(at, (pairs, noise))
+    return errors, slopes
+
+
+def _pull_back_errors(slopes: jax.Array, cotangents: jax.Array) -> tuple[None, jax.Array, None]:
+    return None, jax.vmap(jnp.multiply, (-1, None), -1)(slopes, cotangents), None
+
+
+errors_in_turn.defvjp(_errors_and_slopes, _pull_back_errors)
+
+
 def encode(autoencoder: Autoencoder, pairs: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and log-deviation of the latents, [..., L] each."""
     hidden = jax.nn.relu(apply_dense(autoencoder.encoder, pairs))
