@@ -164,9 +164,9 @@ def test_make_replaces_only_when_asked(moose, tmp_path):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["gym/Pendulum-v1", "--episodes", 3], "gym/… takes --transitions and --policy"),
+        (["gym/Pendulum-v1", "--episodes", 3], "gym/… takes --transitions, --policy, --expert"),
         (["mujoco/hopper", "--setpoint", 3], "--setpoint cannot be chosen for mujoco/hopper"),
-        (["ib/bad-0.2", "--transitions", 3], "ib/… takes --episodes and --setpoint"),
+        (["ib/bad-0.2", "--transitions", 3], "ib/… takes --episodes, --setpoint"),
         (["ib/bad-0.2", "--expert", "e", "--out", "o"], "--policy cannot be chosen for ib/bad-0.2"),
         (["gym/Pendulum-v1", "--expert", "e"], "give --out FOLDER"),
         (["Pendulum-v1"], "gym/Pendulum-v1"),

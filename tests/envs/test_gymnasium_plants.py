@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -120,10 +122,22 @@ def test_an_unknown_name_is_told_with_the_nearest():
         make_environment("Pendulun-v1")
 
 
-def test_gymnasium_is_an_extra(monkeypatch):
+@pytest.mark.parametrize(("name", "extra"), [("Pendulum-v1", "gym"), ("Hopper-v4", "mujoco")])
+def test_gymnasium_is_an_extra(monkeypatch, name, extra):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="gym"):
-        make_environment("Pendulum-v1")
+    with pytest.raises(MissingExtraError, match=rf"moose-rl\[{extra}\]"):
+        make_environment(name)
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_an_outdated_environment_is_not_blamed_on_an_extra_that_is_there(monkeypatch, is_installed):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: found(name) if is_installed else name != "mujoco"
+    )
+    with pytest.raises(ConfigError, match="the newest version is HalfCheetah-v5") as error:
+        make_environment("HalfCheetah-v3")
+    assert ("'mujoco'" in str(error.value)) is not is_installed
 
 
 def test_our_own_environment_is_known_by_name():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,7 +122,10 @@ def make_command(
         for option, value in (of_benchmark | of_environment).items()
         if value is not None
     }
-    _require_fitting(name, given, of_environment if is_gymnasium(name) else of_benchmark)
+    if is_gymnasium(name):
+        _require_fitting(name, given, of_environment, also=("expert",))
+    else:
+        _require_fitting(name, given, of_benchmark, also=())
     recipe = recipes.any_recipe_of(name, seed=seed, steps=steps, **given)
     from moose.data.files import FORMAT, save_dataset
     from moose.envs import catalog
@@ -158,14 +161,16 @@ def make_command(
         )
 
 
-def _require_fitting(name: str, given: Mapping[str, object], own: Mapping[str, object]) -> None:
+def _require_fitting(
+    name: str, given: Mapping[str, object], own: Mapping[str, object], also: Sequence[str]
+) -> None:
     foreign = [f"--{option}" for option in given if option not in own]
     if foreign:
         raise ConfigError(
             f"{' and '.join(foreign)} cannot be chosen for {name}.",
             where="moose data make",
             advice=f"leave it out; {name.partition('/')[0]}/… takes "
-            + " and ".join(f"--{option}" for option in own),
+            + ", ".join(f"--{option}" for option in [*own, *also]),
         )
 
 

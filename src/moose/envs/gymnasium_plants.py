@@ -61,7 +61,8 @@ def make_environment(name: str) -> gymnasium.Env[Any, Any]:
             rows of numbers.
     """
     if importlib.util.find_spec("gymnasium") is None:
-        raise MissingExtraError("gymnasium", "gym", "Playing in a Gymnasium environment")
+        extra = "mujoco" if name in mujoco.OBSERVATION_NAMES else "gym"
+        raise MissingExtraError("gymnasium", extra, "Playing in a Gymnasium environment")
     import gymnasium  # noqa: PLC0415 (an optional dependency)
 
     where = f"environment '{PREFIX}{name}'"
@@ -99,7 +100,8 @@ def _advice_on(name: str) -> str:
         for other in gymnasium.registry
         if re.fullmatch(re.escape(family) + r"-v\d+", other)
     ]
-    advice = "install what it needs (MuJoCo: the extra 'mujoco'), or choose another"
+    extra = "" if importlib.util.find_spec("mujoco") else " (MuJoCo: the extra 'mujoco')"
+    advice = f"install what it needs{extra}, or choose another"
     if version.isdigit() and max(versions) > int(version):
         advice += f"; the newest version is {family}-v{max(versions)}"
     return advice

@@ -178,8 +178,8 @@ A figure is the 10th percentile of the evaluations in the final tenth of the upd
 seeds, ± its error (1.7 deviations over the root of their number). The paper's figure stands in
 brackets beside ours; the best learner and those within both errors of it are bold; `[2/10]` says
 that two of ten seeds are finished. `behaviour` is what the log itself earned and `hold` is never
-acting, both in groups of as many episodes as an evaluation has. The column ε = 1.0 is the data
-set of random actions only, which the paper shows once. The probability of improvement is that of
-one evaluation over another, ties counted half, with a bootstrap interval over seeds; a single seed
-cannot say anything about others.
+acting (the log's mean action where no action means that), both in groups of as many episodes as an
+evaluation has. The column ε = 1.0 is the data set of random actions only, which the paper shows
+once. The probability of improvement is that of one evaluation over another, ties counted half, with
+a bootstrap interval over seeds; a single seed cannot say anything about others.
 """
