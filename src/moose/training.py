@@ -47,8 +47,19 @@ class Journal(Protocol):
     def record(self, stage: str, step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Append the metrics of the steps from ``step`` on."""
 
-    def once(self, name: str, digest: str, like: State, make: Callable[[], State]) -> State:
-        """The result stored under this digest, or the one that ``make`` gives, stored from now."""
+    def once(
+        self,
+        name: str,
+        digest: str,
+        like: State,
+        make: Callable[[], State],
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> State:
+        """The result stored under this digest, or the one that ``make`` gives, stored from now.
+
+        If another process is making it just now, ``meanwhile`` is called and then waited for it.
+        """
 
 
 class _Forgetful:
@@ -61,7 +72,15 @@ class _Forgetful:
     def record(self, stage: str, step: int, metrics: Mapping[str, np.ndarray]) -> None:
         pass
 
-    def once(self, name: str, digest: str, like: State, make: Callable[[], State]) -> State:
+    def once(
+        self,
+        name: str,
+        digest: str,
+        like: State,
+        make: Callable[[], State],
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> State:
         return make()
 
 

@@ -409,7 +409,7 @@ def test_a_search_in_recurrent_models_keeps_the_same_promises():
 class DigestJournal(MemoryJournal):
     """Notes what would be fitted, and stops before the search."""
 
-    def once(self, name, digest, like, make):
+    def once(self, name, digest, like, make, *, meanwhile=None):
         self.results[name] = digest
         if name == "support":
             raise StopIteration
@@ -443,6 +443,26 @@ def test_models_are_fitted_again_only_when_something_about_them_changes():
         others = digests(**change)
         assert others[0] != models
         assert others[1] != support
+
+
+class CrowdedJournal(MemoryJournal):
+    """Of a run whose models another process is making when it comes to them."""
+
+    def once(self, name, digest, like, make, *, meanwhile=None):
+        if meanwhile is not None:
+            meanwhile()
+        return super().once(name, digest, like, make)
+
+
+def test_while_another_process_makes_the_models_the_support_is_fitted():
+    config, key = make_config(search={"updates": 1, "checks": 1}), jax.random.key(0)
+    alone, crowded = MemoryJournal(), CrowdedJournal()
+    first = moose.fit(TOY_LOG, TOY_TASK, config, key, journal=alone)
+    second = moose.fit(TOY_LOG, TOY_TASK, config, key, journal=crowded)
+    assert_same_bits(first, second)
+    models, support = [("models", 1), ("models", 2)], [("support", 1), ("support", 2)]
+    assert alone.kept == [*models, *support, ("policy", 1)]
+    assert crowded.kept == [*support, *models, ("policy", 1)]
 
 
 def test_only_the_networks_weights_are_trained():

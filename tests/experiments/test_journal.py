@@ -247,7 +247,11 @@ def make():
     sys.stdin.readline()
     return {"weight": jnp.full((2, 3), 0.25)}
 
-result = journal.once("models", "abc", {"weight": jnp.zeros((2, 3))}, make)
+def meanwhile():
+    print("does something else", flush=True)
+
+like = {"weight": jnp.zeros((2, 3))}
+result = journal.once("models", "abc", like, make, meanwhile=meanwhile)
 print("got", float(result["weight"][0, 0]), flush=True)
 """
 
@@ -262,8 +266,7 @@ def test_of_two_processes_one_fits_and_the_other_waits(tmp_path, is_killed):
     first = fitter(tmp_path, "one")
     assert first.stdout.readline() == "fits\n"
     second = fitter(tmp_path, "two")
-    while not (tmp_path / "two" / "checkpoints").exists():
-        time.sleep(0.01)
+    assert second.stdout.readline() == "does something else\n"
     time.sleep(0.3)
     assert not (tmp_path / "two" / "fitting").exists()
     if is_killed:  # then the other one has to do it

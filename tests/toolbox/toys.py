@@ -146,7 +146,7 @@ class MemoryJournal:
             values = {name: np.array(v[i]) for name, v in metrics.items()}
             self.lines.append((stage, step + i, values))
 
-    def once(self, name, digest, like, make):
+    def once(self, name, digest, like, make, *, meanwhile=None):
         if (name, digest) not in self.results:
             self.results[name, digest] = jax.tree.map(np.array, make())
         return self.results[name, digest]

@@ -69,6 +69,17 @@ def learn_plant(
     Returns:
         Both.
     """
+
+    def learn_support() -> Support:
+        return journal.once(
+            "support",
+            digest(training.fingerprint, task.facts, support, key_numbers(support_key)),
+            init_support(training, task, support, support_key),
+            lambda: fit_support(
+                training, task, support, support_key, progress=progress, journal=journal
+            ),
+        )
+
     ensemble = journal.once(
         "models",
         fit_digest(training, task, dynamics, models_key),
@@ -76,16 +87,9 @@ def learn_plant(
         lambda: fit_ensemble(
             training, task, dynamics, models_key, progress=progress, journal=journal
         ),
+        meanwhile=learn_support,
     )
-    autoencoder = journal.once(
-        "support",
-        digest(training.fingerprint, task.facts, support, key_numbers(support_key)),
-        init_support(training, task, support, support_key),
-        lambda: fit_support(
-            training, task, support, support_key, progress=progress, journal=journal
-        ),
-    )
-    return ensemble, autoencoder
+    return ensemble, learn_support()
 
 
 def discounted_return(rewards: jax.Array, discount: float) -> jax.Array:

@@ -179,7 +179,15 @@ class _SkippingJournal:
         numbers = {name: v[0].tolist() for name, v in metrics.items()}
         self.line_bytes = len(json.dumps({"stage": stage, "step": step, **numbers})) + 1
 
-    def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
+    def once(
+        self,
+        name: str,
+        digest: str,
+        like: TreeT,
+        make: Callable[[], TreeT],
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> TreeT:
         self._is_shared = True
         try:
             result = make()

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import jax
 import numpy as np
@@ -50,13 +50,22 @@ class SharedFits:
         self._warn = warn
         remove_stale_temporaries(self.folder)
 
-    def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
+    def once(
+        self,
+        name: str,
+        digest: str,
+        like: TreeT,
+        make: Callable[[], TreeT],
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> TreeT:
         """The result stored under this digest, or the one ``make`` gives, stored from now on.
 
-        Of several processes that need the same result, one makes it and the others wait.
+        Of several processes that need the same result, one makes it and the others wait; before
+        they do, each calls ``meanwhile``.
         """
         path = self.folder / f"{name}-{digest}"
-        with _one_at_a_time(self._locks / f"fit-{path.name}"):
+        with _one_at_a_time(self._locks / f"fit-{path.name}", meanwhile):
             if path.exists():
                 try:
                     stored, _ = _load(path, like, _FITTED)
@@ -151,9 +160,17 @@ class RunJournal:
         for place, content in zip(self._line_folders, contents, strict=True):
             _append(place / EVALUATIONS, [{"stage": stage, "step": step, **content}])
 
-    def once(self, name: str, digest: str, like: TreeT, make: Callable[[], TreeT]) -> TreeT:
+    def once(
+        self,
+        name: str,
+        digest: str,
+        like: TreeT,
+        make: Callable[[], TreeT],
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> TreeT:
         """See :meth:`SharedFits.once`."""
-        return self._shared.once(name, digest, like, make)
+        return self._shared.once(name, digest, like, make, meanwhile=meanwhile)
 
 
 def require_finite(tree: object, what: str, where: str) -> None:
@@ -178,7 +195,7 @@ def set_aside(path: Path, error: UserError, warn: Warn) -> None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(lock: Path) -> Iterator[None]:
+def _one_at_a_time(lock: Path, meanwhile: Callable[[], object] | None) -> Iterator[None]:
     """Wait until no other process holds this lock, and hold it; a process that dies lets go."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -187,10 +204,23 @@ def _one_at_a_time(lock: Path) -> Iterator[None]:
         yield
         return
     with stream:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # some file systems have no locks
+        if fcntl is not None and not _takes_at_once(stream):
+            if meanwhile is not None:
+                meanwhile()
+            with contextlib.suppress(OSError):
                 fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def _takes_at_once(stream: TextIO) -> bool:
+    """Take a lock unless another process holds it."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some file systems have no locks
+        pass
+    return True
 
 
 def _step_in(manifest: Mapping[str, Any], stage: str, path: Path) -> int:
