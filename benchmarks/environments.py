@@ -26,7 +26,7 @@ from moose.envs import mujoco
 from moose.envs.gymnasium_plants import (
     make_environment,
     make_gymnasium_dataset,
-    versions_of_plants,
+    versions_of_plant,
 )
 from moose.envs.gymnasium_recipes import gymnasium_recipe_of
 from simulator import Measurement, Work, measure, print_table
@@ -40,10 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         works = [bare_loop(name, options.steps)]
         works += [dataset(name, policy, options.steps) for policy in ("random", "expert")]
         report[name] = measure(works, options.repeats)
+    versions = versions_of_plant(next(iter(mujoco.ENVIRONMENTS.values())))  # the same for all
     if options.json:
-        print(json.dumps({"versions": versions_of_plants(), **as_json(report)}, indent=2))
+        print(json.dumps({"versions": versions, **as_json(report)}, indent=2))
         return 0
-    print(", ".join(f"{name} {version}" for name, version in versions_of_plants().items()))
+    print(", ".join(f"{name} {version}" for name, version in versions.items()))
     for name, rows in report.items():
         print(f"\n{name}")
         print_table(rows)

@@ -59,3 +59,11 @@ def test_a_missing_extra_says_what_to_install() -> None:
 )
 def test_nearest(name: str, valid: list[str], advice: str) -> None:
     assert nearest(name, valid) == advice
+
+
+def test_what_all_names_begin_with_brings_none_nearer() -> None:
+    valid = ["plants/boiler", "plants/kiln"]
+    assert nearest("plants/bioler", valid, prefix="plants/") == "did you mean 'plants/boiler'?"
+    everything = "choose one of: plants/boiler, plants/kiln"
+    assert nearest("plants/xyz", valid, prefix="plants/") == everything
+    assert nearest("bioler", valid, prefix="plants/") == "did you mean 'plants/boiler'?"

@@ -13,7 +13,7 @@ SOURCE = Path(moose.__file__).parent
 
 # From the bottom up: a module may import those before its own layer, and its own.
 LAYERS = (
-    ("errors", "version"),
+    ("errors", "version", "wording"),
     ("storage",),
     ("checkpoint",),
     ("types",),

@@ -66,18 +66,19 @@ class MissingExtraError(UserError):
         return type(self), self._parts
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], *, prefix: str = "") -> str:
     """Advice that names the valid spelling nearest to ``name``, or lists them all.
 
     Args:
         name: What the user wrote.
         valid: What would have been accepted.
+        prefix: What all of these begin with; it brings none of them nearer.
 
     Returns:
         A sentence such as ``did you mean 'horizon'?``.
     """
-    names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    names = {one.removeprefix(prefix): one for one in sorted(valid)}
+    close = difflib.get_close_matches(name.removeprefix(prefix), names, n=1, cutoff=0.6)
     if close:
-        return f"did you mean '{close[0]}'?"
-    return f"choose one of: {', '.join(names)}" if names else "nothing is accepted here"
+        return f"did you mean '{names[close[0]]}'?"
+    return f"choose one of: {', '.join(names.values())}" if names else "nothing is accepted here"

@@ -170,6 +170,7 @@ def test_make_replaces_only_when_asked(moose, tmp_path):
         (["ib/bad-0.2", "--expert", "e", "--out", "o"], "--policy cannot be chosen for ib/bad-0.2"),
         (["gym/Pendulum-v1", "--expert", "e"], "give --out FOLDER"),
         (["Pendulum-v1"], "gym/Pendulum-v1"),
+        (["Hopper-v4", "--transitions", 3], "with gym/ before it: gym/Hopper-v4"),
     ],
 )
 def test_make_takes_what_fits_the_kind_of_data(moose, words, problem):
@@ -188,6 +189,13 @@ def test_an_expert_is_trained_and_plays(moose, tmp_path):
     assert json.loads(out)["transitions"] == 50
     assert json.loads(out)["returns"]["cut_episodes"] == 1
     assert load_dataset(log).provenance["recipe"]["policy"] == "expert"
+
+
+def test_one_is_not_told_in_the_plural(moose, tmp_path):
+    words = ["gym/Pendulum-v1", "--transitions", 1, "--out", tmp_path / "log", "--quiet"]
+    code, out, _ = moose("data", "make", *words)
+    assert code == 0
+    assert "gym/Pendulum-v1: 1 transition in 1 episode\n" in out
 
 
 def test_make_does_not_overwrite_what_is_no_data_set(moose, tmp_path):

@@ -107,7 +107,7 @@ def test_several_seeds_are_listed():
         (["ib/bad-0.2", "--seeds", "3..1"], ["runs backwards", "--seeds 0..9"]),
         (["ib/bad-0.2", "--seeds", "0..3", "--seed", "0"], ["Both --seed and --seeds"]),
         (["ib/bad-0.2", "--seeds-mode", "together"], ["there is only one", "--seeds 0..9"]),
-        (["--resume", "nowhere"], ["There is no run in this folder.", "nowhere"]),
+        (["--resume", "nowhere"], ["This folder does not exist.", "nowhere"]),
         (
             ["--resume", "x", "--seed", "0", "--set", "a=1", "--seeds-mode", "auto"],
             ["A run is resumed as it began: --set, --seed, --seeds-mode cannot be changed."],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 
 import numpy as np
 import pytest
 
 from moose.envs.catalog import find_dataset, make_dataset
-from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plants
+from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plant
 from moose.envs.gymnasium_recipes import GymnasiumRecipe, gymnasium_recipe_of
 from moose.envs.recipes import cached_path
 from moose.errors import ConfigError, MissingExtraError
@@ -156,5 +157,7 @@ def test_a_name_is_made_once_and_found_in_the_cache_afterwards(tmp_path, monkeyp
     assert find_dataset("gym/Pendulum-v1", cache=tmp_path).fingerprint == made.fingerprint
 
 
-def test_versions_are_told():
-    assert versions_of_plants()["gymnasium"] == gymnasium.__version__
+def test_versions_are_those_of_what_an_environment_needs():
+    assert versions_of_plant("Pendulum-v1") == {"gymnasium": gymnasium.__version__}
+    mujoco = importlib.metadata.version("mujoco")
+    assert versions_of_plant("Hopper-v4") == {"gymnasium": gymnasium.__version__, "mujoco": mujoco}

@@ -46,9 +46,9 @@ def test_a_name_stands_for_an_expert_with_mistakes():
 
 
 def test_an_unknown_name_is_told_with_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'hopper'"):
+    with pytest.raises(ConfigError, match="did you mean 'mujoco/hopper'"):
         gymnasium_recipe_of("mujoco/hoper")
-    with pytest.raises(ConfigError, match="choose one of: hopper, swimmer, walker2d"):
+    with pytest.raises(ConfigError, match="choose one of: mujoco/hopper, mujoco/swimmer"):
         gymnasium_recipe_of("mujoco/ant")
 
 

@@ -17,7 +17,7 @@ import moose
 from moose.data.files import save_dataset
 from moose.data.normalize import measure
 from moose.envs.catalog import make_dataset
-from moose.envs.gymnasium_plants import versions_of_plants
+from moose.envs.gymnasium_plants import versions_of_plant
 from moose.envs.gymnasium_recipes import gymnasium_recipe_of
 from moose.envs.plants import make_industrial_benchmark
 from moose.envs.recipes import recipe_of
@@ -197,7 +197,10 @@ def test_a_run_on_a_gymnasium_data_set_is_watched_and_played_there(pendulum_run)
     policy, data = result["controllers"]
     assert (policy["name"], data["name"]) == ("policy", "data")
     assert data["cut_episodes"] == 0
-    assert result["plant"] == {"name": "gym/Pendulum-v1", "versions": versions_of_plants()}
+    assert result["plant"] == {
+        "name": "gym/Pendulum-v1",
+        "versions": versions_of_plant("Pendulum-v1"),
+    }
     assert -1700 < policy["mean"] < 0
     # The same by hand: the same resets, one episode at a time.
     controller = moose.load_policy(pendulum_run / "policy")
@@ -244,7 +247,7 @@ def test_what_a_log_earned_elsewhere_is_no_rival(pendulum_run):
         result = evaluate_run(
             pendulum_run, episodes=2, steps=5, environment="gym/Wide-v0", warn=warnings.append
         )
-        with pytest.raises(ConfigError, match="beyond its bounds"):
+        with pytest.raises(ConfigError, match="beyond the environment's bounds"):
             evaluate_run(pendulum_run, episodes=2, steps=5, environment="gym/Narrow-v0")
     finally:
         del gymnasium.registry["Wide-v0"], gymnasium.registry["Narrow-v0"]

@@ -199,6 +199,6 @@ def test_a_judgement_that_is_there_is_kept_whatever_its_settings(run):
 
 @pytest.mark.parametrize("work", [judge_run, write_report])
 def test_a_folder_that_is_not_there_is_named(work, tmp_path):
-    with pytest.raises(RunError, match="no run in this folder") as error:
+    with pytest.raises(RunError, match="folder does not exist") as error:
         work(tmp_path / "nothere")
     assert error.value.where == str(tmp_path / "nothere")

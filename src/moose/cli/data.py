@@ -13,6 +13,7 @@ from rich.table import Table
 from moose.cli.options import AsJson, Cache, Fix, Quiet, print_json, progress_for, warn
 from moose.errors import ConfigError
 from moose.storage import require_replaceable
+from moose.wording import counted
 
 app = typer.Typer(help="Make, list and look at data sets.", no_args_is_help=True)
 
@@ -124,7 +125,7 @@ def make_command(
     }
     if is_gymnasium(name):
         _require_fitting(name, given, of_environment, also=("expert",))
-    else:
+    elif name in recipes.dataset_names():
         _require_fitting(name, given, of_benchmark, also=())
     recipe = recipes.any_recipe_of(name, seed=seed, steps=steps, **given)
     from moose.data.files import FORMAT, save_dataset
@@ -153,12 +154,16 @@ def make_command(
             }
         )
     else:
-        earned, counted = summary.return_lines(returns)
+        earned, manner = summary.return_lines(returns)
         typer.echo(
-            f"{name}: {dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
-            f"\nreturn:      {earned}\n             {counted}"
+            f"{name}: {_size(dataset.num_transitions, dataset.num_episodes)}"
+            f"\nreturn:      {earned}\n             {manner}"
             f"\nfolder:      {path}\nfingerprint: {dataset.fingerprint}"
         )
+
+
+def _size(transitions: int, episodes: int) -> str:
+    return f"{counted(transitions, 'transition')} in {counted(episodes, 'episode')}"
 
 
 def _require_fitting(
@@ -224,7 +229,7 @@ def expert_command(
         return
     typer.echo(
         f"{name}: return {summary['return']:.1f} ± {summary['deviation']:.1f} "
-        f"over {summary['episodes']} episodes\nfolder: {out}"
+        f"over {counted(summary['episodes'], 'episode')}\nfolder: {out}"
     )
 
 
@@ -267,7 +272,7 @@ def import_command(
         print_json(content | {"findings": [finding.as_tree() for finding in findings]})
         return
     typer.echo(
-        f"{dataset.num_transitions:,} transitions in {dataset.num_episodes:,} episodes"
+        f"{_size(dataset.num_transitions, dataset.num_episodes)}"
         f"\nfolder:      {out}\nfingerprint: {dataset.fingerprint}"
     )
     for what, count in dataset.provenance["changed"].items():

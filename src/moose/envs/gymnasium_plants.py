@@ -151,18 +151,18 @@ def make_gymnasium_dataset(
                 "recipe": settings_tree(recipe),
                 **({} if expert is None else {"expert_sha256": sha256_of(expert)}),
                 "generator_version": GENERATOR_VERSION,
-                "versions": versions_of_plants(),
+                "versions": versions_of_plant(recipe.environment),
             },
         )
 
 
-def versions_of_plants() -> dict[str, str]:
-    """Versions of the libraries that what an environment does depends on."""
-    found = {}
-    for name in ("gymnasium", "mujoco"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+def versions_of_plant(name: str) -> dict[str, str]:
+    """Versions of the libraries that an environment's doings depend on, by its registered name."""
+    import gymnasium  # noqa: PLC0415 (an optional dependency)
+
+    is_mujoco = "mujoco" in str(gymnasium.registry[name].entry_point)
+    libraries = ("gymnasium", "mujoco") if is_mujoco else ("gymnasium",)
+    return {library: importlib.metadata.version(library) for library in libraries}
 
 
 def _play(

@@ -96,8 +96,8 @@ def _mujoco_recipe_of(name: str, changes: Mapping[str, object]) -> GymnasiumReci
         raise ConfigError(
             f"There is no data set named '{name}'.",
             where="data set name",
-            advice=f"{nearest(name.removeprefix(mujoco.PREFIX), mujoco.ENVIRONMENTS)} (after "
-            f"{mujoco.PREFIX}; any other environment is written as gym/ and its name)",
+            advice=f"{nearest(name, mujoco.dataset_names(), prefix=mujoco.PREFIX)} (any other "
+            "environment is written as gym/ and its name)",
         )
     defaults = {
         "environment": mujoco.ENVIRONMENTS[name.removeprefix(mujoco.PREFIX)],

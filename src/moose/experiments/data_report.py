@@ -19,6 +19,7 @@ from rich.text import Text
 from moose.data.dataset import Dataset
 from moose.data.split import split_episodes
 from moose.tasks.task import Task
+from moose.wording import counted
 
 HISTORIES = (1, 2, 3, 5, 8, 12, 20, 30, 50)
 _NEIGHBOURS = 10
@@ -272,8 +273,8 @@ def render(content: Mapping[str, Any]) -> RenderableType:
     errors = ", ".join(f"{n}: {e:.3f}" for n, e in memory["history_errors"].items())
     return Group(
         Text(
-            f"{content['plant']}: {content['transitions']:,} transitions in "
-            f"{content['episodes']:,} episodes"
+            f"{content['plant']}: {counted(content['transitions'], 'transition')} in "
+            f"{counted(content['episodes'], 'episode')}"
         ),
         Text(),
         table,
@@ -335,8 +336,8 @@ def _remarks(content: Mapping[str, Any], task: Task) -> list[str]:
         )
     if content["episodes"] < 10:
         remarks.append(
-            f"There are only {content['episodes']} episodes; what is held out for measuring "
-            "models is one of them."
+            f"The log has only {counted(content['episodes'], 'episode')}; what is held out for "
+            "measuring models is one of them."
         )
     return remarks
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from moose.config import build_settings
 from moose.data.dataset import Dataset
 from moose.envs import catalog, recipes
-from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plants
+from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plant
 from moose.envs.gymnasium_recipes import PREFIX, environment_of
 from moose.envs.plants import make_industrial_benchmark
 from moose.errors import ConfigError, RunError, UserError
@@ -354,7 +354,8 @@ def _provenance_of(environment: str, task: Task) -> dict[str, Any]:
     ):
         if len(found) != len(wanted):
             raise ConfigError(
-                f"It has {len(found)} {what}, and the policy was trained with {len(wanted)}.",
+                f"The environment has {len(found)} {what}; the policy was trained with "
+                f"{len(wanted)}.",
                 where=f"environment '{environment}'",
                 advice="choose the environment that the log comes from",
             )
@@ -363,7 +364,7 @@ def _provenance_of(environment: str, task: Task) -> dict[str, Any]:
     )
     if not is_within.all():
         raise ConfigError(
-            "The policy's actions go beyond its bounds.",
+            "The policy's actions go beyond the environment's bounds.",
             where=f"environment '{environment}'",
             advice="choose the environment that the log comes from",
         )
@@ -374,7 +375,8 @@ def _facts_of(plant: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """What was played in, and the versions of the libraries that it depends on."""
     if plant.get("plant") != gymnasium_task.PLANT:
         return {"name": task.name, "versions": {}}
-    return {"name": f"{PREFIX}{plant['environment']}", "versions": versions_of_plants()}
+    name = plant["environment"]
+    return {"name": f"{PREFIX}{name}", "versions": versions_of_plant(name)}
 
 
 def _title(plant: Mapping[str, Any]) -> str:

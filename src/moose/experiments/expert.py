@@ -29,7 +29,7 @@ from moose.algorithms.critics import Batch
 from moose.checkpoint import load_tree, save_tree
 from moose.config import Settings, digest, settings_tree
 from moose.envs.experts import Expert, make_expert, write_expert
-from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plants
+from moose.envs.gymnasium_plants import columns_of, make_environment, versions_of_plant
 from moose.errors import RunError
 from moose.progress import SILENT, Progress
 from moose.storage import MANIFEST, atomic_file, check_manifest, named_os_errors, write_json
@@ -309,7 +309,7 @@ def _finish(
         temporary.write_text(table.getvalue(), encoding="utf-8")
     summary = {
         "settings": settings_tree(settings),
-        "versions": versions_of_plants(),
+        "versions": versions_of_plant(settings.environment),
         "return": curve[-1].mean,
         "deviation": curve[-1].deviation,
         "episodes": settings.evaluation_episodes,

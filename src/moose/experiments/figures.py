@@ -13,6 +13,7 @@ from moose.data.dataset import Dataset
 from moose.errors import ConfigError, MissingExtraError
 from moose.evaluation.protocol import DISCOUNT, STEPS
 from moose.storage import atomic_file
+from moose.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -187,8 +188,8 @@ def _title(dataset: Dataset) -> str:
         name = f"{name}: {recipe['behaviour']}, ε = {recipe['epsilon']}"
     parts = [
         str(name),
-        f"{dataset.num_episodes:,} episodes",
-        f"{dataset.num_transitions:,} transitions",
+        counted(dataset.num_episodes, "episode"),
+        counted(dataset.num_transitions, "transition"),
     ]
     if len(dataset.observation_names) > _MOST_SIGNALS:
         parts.append(f"the first {_MOST_SIGNALS} of {len(dataset.observation_names)} signals")

@@ -28,6 +28,7 @@ from moose.policies.guard import Decision, Fallback, Guard, GuardSettings, Sourc
 from moose.policies.plain import Controller
 from moose.progress import SILENT, Progress
 from moose.storage import atomic_file, named_os_errors
+from moose.wording import counted
 
 EPISODE = "episode"
 _MISSING = {"", "nan", "na", "null", "none"}
@@ -176,7 +177,7 @@ def render(result: dict[str, Any]) -> RenderableType:
     sources = ", ".join(f"{name} {count:,}" for name, count in result["sources"].items())
     reasons = ", ".join(f"{name} {count:,}" for name, count in result["interventions"].items())
     return Group(
-        Text(f"steps {result['steps']:,} in {result['episodes']:,} episodes"),
+        Text(f"steps {result['steps']:,} in {counted(result['episodes'], 'episode')}"),
         actions,
         *([novelty] if novelty.row_count else [Text("novelty not known: no support model")]),
         Text(f"acted: {sources}"),

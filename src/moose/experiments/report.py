@@ -31,6 +31,7 @@ from moose.experiments.runner import versions
 from moose.progress import SILENT, Progress
 from moose.storage import atomic_file
 from moose.tasks.registry import task_of
+from moose.wording import counted
 
 REPORT = "report.html"
 LARGEST = 2_000_000
@@ -131,8 +132,8 @@ def make_page(folder: Path, judged: JudgedRun, true: Mapping[str, Any] | None) -
         element(
             "p",
             f"{request.algorithm}, preset {request.preset}, seed {request.seed}, on "
-            f"{judged.dataset.num_transitions:,} transitions in "
-            f"{judged.dataset.num_episodes:,} episodes",
+            f"{counted(judged.dataset.num_transitions, 'transition')} in "
+            f"{counted(judged.dataset.num_episodes, 'episode')}",
             class_="soft",
         ),
         element("nav", *(element("a", part[0], href=f"#{name}") for name, part in shown.items())),

@@ -121,7 +121,9 @@ def read_run(folder: Path) -> Manifest:
     file = Path(folder) / MANIFEST
     if not file.is_file():
         raise RunError(
-            "There is no run in this folder.",
+            "There is no run in this folder."
+            if Path(folder).exists()
+            else "This folder does not exist.",
             where=str(folder),
             advice="give the folder that 'moose train' named when the run began",
         )
