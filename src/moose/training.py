@@ -58,7 +58,7 @@ class Journal(Protocol):
     ) -> State:
         """The result stored under this digest, or the one that ``make`` gives, stored from now.
 
-        If another process is making it just now, ``meanwhile`` is called and then waited for it.
+        If another process is making it just now, ``meanwhile`` is called before waiting for that.
         """
 
 

@@ -159,5 +159,6 @@ def test_a_name_is_made_once_and_found_in_the_cache_afterwards(tmp_path, monkeyp
 
 def test_versions_are_those_of_what_an_environment_needs():
     assert versions_of_plant("Pendulum-v1") == {"gymnasium": gymnasium.__version__}
+    assert versions_of_plant("moose/IndustrialBenchmark-v0") == versions_of_plant("Pendulum-v1")
     mujoco = importlib.metadata.version("mujoco")
     assert versions_of_plant("Hopper-v4") == {"gymnasium": gymnasium.__version__, "mujoco": mujoco}

@@ -160,7 +160,8 @@ def versions_of_plant(name: str) -> dict[str, str]:
     """Versions of the libraries that an environment's doings depend on, by its registered name."""
     import gymnasium  # noqa: PLC0415 (an optional dependency)
 
-    is_mujoco = "mujoco" in str(gymnasium.registry[name].entry_point)
+    spec = gymnasium.registry.get(name)  # ours are registered when they are made
+    is_mujoco = spec is not None and "mujoco" in str(spec.entry_point)
     libraries = ("gymnasium", "mujoco") if is_mujoco else ("gymnasium",)
     return {library: importlib.metadata.version(library) for library in libraries}
 

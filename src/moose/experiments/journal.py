@@ -196,7 +196,10 @@ def set_aside(path: Path, error: UserError, warn: Warn) -> None:
 
 @contextlib.contextmanager
 def _one_at_a_time(lock: Path, meanwhile: Callable[[], object] | None) -> Iterator[None]:
-    """Wait until no other process holds this lock, and hold it; a process that dies lets go."""
+    """Wait until no other process holds this lock, and hold it; a process that dies lets go.
+
+    If one holds it, ``meanwhile`` is called first.
+    """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         stream = open(lock, "a", encoding="utf-8")  # noqa: SIM115
