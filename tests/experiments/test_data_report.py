@@ -151,7 +151,7 @@ def test_a_single_short_episode_is_no_obstacle(tmp_path):
     log = make_log(explore, episodes=1, steps=6)
     content = report_data(log, TASK)
     json.dumps(content, allow_nan=False)
-    assert any("only 1 episodes" in remark for remark in content["remarks"])
+    assert any("only 1 episode;" in remark for remark in content["remarks"])
     pictures = draw_report(log, TASK, content, tmp_path)
     assert [picture.name for picture in pictures] == list(PICTURES)
     assert all(picture.stat().st_size > 1000 for picture in pictures)

@@ -222,7 +222,7 @@ def test_another_environment_can_be_played_in_if_it_fits(pendulum_run):
     result = evaluate_run(pendulum_run, episodes=2, steps=20, environment="gym/Pendulum-v1")
     same = evaluate_run(pendulum_run, episodes=2, steps=20)
     assert result["controllers"] == same["controllers"]
-    with pytest.raises(ConfigError, match="has 2 observations, and the policy was trained with 3"):
+    with pytest.raises(ConfigError, match="has 2 observations; the policy was trained with 3"):
         evaluate_run(pendulum_run, episodes=2, environment="gym/MountainCarContinuous-v0")
 
 

@@ -336,8 +336,8 @@ def _remarks(content: Mapping[str, Any], task: Task) -> list[str]:
         )
     if content["episodes"] < 10:
         remarks.append(
-            f"The log has only {counted(content['episodes'], 'episode')}; what is held out for "
-            "measuring models is one of them."
+            f"The log has only {counted(content['episodes'], 'episode')}; models are measured on "
+            "one held out of training, at most."
         )
     return remarks
 
